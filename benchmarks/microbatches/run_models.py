@@ -343,6 +343,7 @@ def chosen(
     baselines=(),
     order=values.order,
     microbatches=graphs.allows,
+    chooses_microbatches=True,
   )
   plan, _ = microbatches.choose_variant(open_variant, config)
   tried = plan.choice.trials

@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
+from tfplace.extraction.recompute import rewrite
 
 import tfplace
 from tests.testing import placed_models as at
 from tfplace.core.recompute import is_clone
 from tfplace.errors import ApplyError, ExtractionError, InfeasibleError
-from tfplace.extraction.recompute import rewrite
 
 RNG = np.random.default_rng(0)
 X = RNG.random((80, 64)).astype("float32")

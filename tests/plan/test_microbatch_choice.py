@@ -99,7 +99,9 @@ class Step:
 
 
 def chosen(step, base=WHOLE, config=CONFIG):
-  config = dataclasses.replace(config, microbatches=base)
+  config = dataclasses.replace(
+    config, microbatches=base, chooses_microbatches=True
+  )
   report, _ = choose_variant(step, config)
   return report
 
@@ -389,7 +391,8 @@ def measured(slower, step=None, config=CONFIG, kind=Devices):
     devices = kind(opened.problem, slower)
     return dataclasses.replace(opened, live=devices)
 
-  return choose_variant(open_variant, dataclasses.replace(config, measure=True))
+  config = dataclasses.replace(config, measure=True, chooses_microbatches=True)
+  return choose_variant(open_variant, config)
 
 
 @pytest.mark.parametrize("strategy", ["blocks", "expert"])

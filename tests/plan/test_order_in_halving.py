@@ -55,7 +55,13 @@ def two_stages(microbatches):
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
 @pytest.mark.parametrize("order", ["arrival", "rank", "auto"])
 def test_each_number_of_microbatches_has_its_order(strategy, order):
-  config = PlanConfig(strategy, budget_s=1.0, order=order, baselines=())
+  config = PlanConfig(
+    strategy,
+    budget_s=1.0,
+    order=order,
+    baselines=(),
+    chooses_microbatches=True,
+  )
   plan, _ = choose_variant(two_stages, config)
   assert plan.choice.microbatches == MicrobatchConfig(2)
   taken = "arrival" if order == "arrival" else "rank"

@@ -1,15 +1,16 @@
-"""Flags for the variants of a training step: microbatches, recomputation."""
+"""Flags for the variants of a training step."""
 
 from absl import flags
 
 from tfplace.bin import cli
 from tfplace.core.microbatches import AUTO, MicrobatchConfig
+from tfplace.core.offload import offload_config
 from tfplace.core.recompute import ALL, NONE, recompute_config
 from tfplace.errors import shown
 
 
 def define_flags(values: flags.FlagValues) -> None:
-  """Adds `--microbatches` and the flags that refine it."""
+  """Adds the flags for microbatches, recomputation and offloading."""
   flags.DEFINE_string(
     "microbatches",
     "1",
@@ -44,11 +45,32 @@ def define_flags(values: flags.FlagValues) -> None:
     " separated by commas. A given placement determines them.",
     flag_values=values,
   )
+  flags.DEFINE_enum(
+    "offload",
+    NONE,
+    [NONE, ALL, AUTO],
+    "Activations that may wait in host memory between the forward and the"
+    " backward pass, as the placement decides: none, all that are worth it, or"
+    " auto (tfplace-place only: where memory is short). A given placement"
+    " determines them.",
+    flag_values=values,
+  )
 
 
 def chooses_recomputation(values: flags.FlagValues) -> bool:
   """Returns whether recomputation is chosen together with the placement."""
   return list(values.recompute) == [AUTO]
+
+
+def chooses_offload(values: flags.FlagValues) -> bool:
+  """Returns whether offloading is chosen together with the placement."""
+  return bool(values.offload == AUTO)
+
+
+def chosen(values: flags.FlagValues) -> list[str]:
+  """Returns the given flags that leave a choice to planning."""
+  names = ("microbatches", "recompute", "offload")
+  return [f"--{n}={AUTO}" for n in names if values[n].value in (AUTO, [AUTO])]
 
 
 def is_chosen(values: flags.FlagValues) -> bool:
@@ -68,6 +90,7 @@ def config(values: flags.FlagValues) -> MicrobatchConfig:
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
     recompute_config(_recompute(values), may_choose=True),
+    offload_config(values.offload, may_choose=True),
   )
 
 
@@ -82,20 +105,27 @@ def arguments(values: flags.FlagValues) -> list[str]:
   found = [f"--{n}={values[n].value}" for n in names if values[n].present]
   if values["recompute"].present:
     found.append(f"--recompute={','.join(values.recompute)}")
+  if values["offload"].present:
+    found.append(f"--offload={values.offload}")
   return found
 
 
 def check_not_chosen(values: flags.FlagValues) -> None:
-  """Checks that the command need not choose what is recomputed.
+  """Checks that the command need not choose what becomes of activations.
 
   Raises:
-    UsageError: `--recompute=auto` is given.
+    UsageError: `--recompute=auto` or `--offload=auto` is given.
   """
-  if chooses_recomputation(values):
-    raise cli.UsageError(
-      "--recompute=auto: only tfplace-place chooses it, together with the"
-      " placement; give all, layers or none"
-    )
+  ways = {
+    "recompute": (chooses_recomputation, "all, layers or none"),
+    "offload": (chooses_offload, "all or none"),
+  }
+  for flag, (chooses, instead) in ways.items():
+    if chooses(values):
+      raise cli.UsageError(
+        f"--{flag}=auto: only tfplace-place chooses it, together with the"
+        f" placement; give {instead}"
+      )
 
 
 def check_given(values: flags.FlagValues) -> None:
@@ -139,6 +169,14 @@ def check_agrees(
     raise cli.UsageError(
       f"--recompute={','.join(values.recompute)}, and placement {path!r}"
       f" recomputes {what}: leave the flag out"
+    )
+  if values["offload"].present and (
+    asked.offload.is_none != found.offload.is_none
+  ):
+    what = "nothing" if found.offload.is_none else "activations"
+    raise cli.UsageError(
+      f"--offload={values.offload}, and placement {path!r} offloads {what}:"
+      " leave the flag out"
     )
   pairs = {
     "microbatches": (asked.count, found.count),

@@ -13,6 +13,7 @@ from rich.text import Text
 from tfplace import core
 from tfplace.bin import cli
 from tfplace.core.evaluation import Result
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_us
@@ -127,6 +128,9 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
   """
   rows = Table()
   rows.add_column("microbatches")
+  changed = any(not t.microbatches.keeps_activations for t in choice.trials)
+  if changed:
+    rows.add_column("activations")
   names = ("in flight", "step time", "vs one device", "peak memory (fullest)")
   for name in (*names, "search s"):
     rows.add_column(name, justify="right")
@@ -136,8 +140,19 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
   for trial in choice.trials:
     style = "bold" if trial.microbatches == choice.microbatches else ""
     cells = _cells(trial, single) + [trial.order] * shows_order
+    if changed:
+      cells.insert(1, _activations(trial.microbatches))
     rows.add_row(*map(Text, cells), style=style)
   open_console().print(rows)
+
+
+def _activations(microbatches: MicrobatchConfig) -> str:
+  found = []
+  if not microbatches.recompute.is_none:
+    found.append("recomputed")
+  if not microbatches.offload.is_none:
+    found.append("may wait on the host")
+  return " or ".join(found) or "kept"
 
 
 def _cells(trial: VariantTrial, single: Result | None) -> list[str]:

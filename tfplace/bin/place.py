@@ -173,10 +173,11 @@ def _check(values: flags.FlagValues) -> None:
   outputs.check_pictures(values)
   if values.init_placement:
     registry.check_accepts_start(values.strategy)
-    if microbatch_flags.is_chosen(values):
+    chosen = microbatch_flags.chosen(values)
+    if chosen:
       raise cli.UsageError(
-        "--init_placement has a fixed number of microbatches: give that number"
-        " instead of --microbatches=auto"
+        f"--init_placement is of a step that is known: give its own values"
+        f" instead of {' and '.join(chosen)}"
       )
   if values["tolerance"].present and values.strategy != AUTO:
     raise cli.UsageError(
@@ -263,7 +264,7 @@ class _FlagSource:
     live = LiveStep(
       self.devices, source.traced, options, values.measure_s or math.inf
     )
-    if microbatch_flags.is_chosen(values):
+    if microbatch_flags.chosen(values):
       live = live.shared(_RUNNING_STEPS)
     with show("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
@@ -293,6 +294,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     microbatches=microbatch_flags.config(values),
     chooses_microbatches=microbatch_flags.is_chosen(values),
     chooses_recomputation=microbatch_flags.chooses_recomputation(values),
+    chooses_offload=microbatch_flags.chooses_offload(values),
     measure=values.measure,
   )
 
@@ -344,6 +346,8 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
     {
       "microbatches": trial.microbatches.count,
       "max_in_flight": trial.microbatches.max_in_flight,
+      "recompute": not trial.microbatches.recompute.is_none,
+      "offload": not trial.microbatches.offload.is_none,
       **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,
       "seconds": trial.seconds,

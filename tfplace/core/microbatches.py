@@ -1,4 +1,4 @@
-"""Variants of a training step: microbatches and recomputation, by op names."""
+"""Variants of a training step: microbatches and activations, by op names."""
 
 import dataclasses
 import re
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfplace.core.argument_checks import whole_number
+from tfplace.core.offload import NO_OFFLOAD, OffloadConfig, offload_of
 from tfplace.core.recompute import (
   NO_RECOMPUTATION,
   RecomputeConfig,
@@ -41,7 +42,7 @@ def name_in_whole(op: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class MicrobatchConfig:
-  """Division of a training step into microbatches, and what they recompute.
+  """Division of a training step into microbatches, and their activations.
 
   Attributes:
     count: number k of microbatches; n examples are divided into microbatches of
@@ -51,12 +52,14 @@ class MicrobatchConfig:
     allow_batch_statistics: lets statistics over the batch (BatchNormalization)
       be computed for each microbatch, as replicated training does.
     recompute: activations that the backward pass computes again.
+    offload: activations that may wait on other devices for the backward pass.
   """
 
   count: int = 1
   max_in_flight: int | None = None
   allow_batch_statistics: bool = False
   recompute: RecomputeConfig = NO_RECOMPUTATION
+  offload: OffloadConfig = NO_OFFLOAD
 
   def __post_init__(self) -> None:
     for name in ("count", "max_in_flight"):
@@ -79,6 +82,11 @@ class MicrobatchConfig:
   def is_whole(self) -> bool:
     """Returns whether the step has a single microbatch."""
     return self.count == 1
+
+  @property
+  def keeps_activations(self) -> bool:
+    """Returns whether activations are neither recomputed nor offloaded."""
+    return self.recompute.is_none and self.offload.is_none
 
   @property
   def in_flight(self) -> int:
@@ -104,12 +112,12 @@ WHOLE = MicrobatchConfig()
 
 
 def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
-  """Infers microbatches and recomputation of a step from names of its ops.
+  """Infers the variant of a training step from the names of its ops.
 
   Names do not record `allow_batch_statistics`; it is False in the result.
   """
   found, held, names = -1, [], list(ops)
-  recompute = recompute_of(names)
+  recompute, offload = recompute_of(names), offload_of(names)
   for op in names:
     index = microbatch_of(op)
     if index is not None:
@@ -117,7 +125,10 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
       if name_in_whole(op) == f"{BATCH_SCOPE}/{BEGIN}":
         held.append(index)
   if found < 1:
-    return MicrobatchConfig(recompute=recompute)
+    return MicrobatchConfig(recompute=recompute, offload=offload)
   return MicrobatchConfig(
-    found + 1, min(held, default=None), recompute=recompute
+    found + 1,
+    min(held, default=None),
+    recompute=recompute,
+    offload=offload,
   )

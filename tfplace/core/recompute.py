@@ -23,6 +23,12 @@ def is_clone(op: str) -> bool:
   return _SCOPED.match(op) is not None
 
 
+def segment_of(op: str) -> int | None:
+  """Returns the number of the segment that a clone belongs to, or None."""
+  found = _SCOPED.match(op)
+  return int(found[2]) if found else None
+
+
 def original_name(op: str) -> str:
   """Returns the name of the forward op that a clone repeats, or the name."""
   found = _SCOPED.match(op)

@@ -27,9 +27,9 @@ from tfplace.extraction import (
   stages,
   variable_sizes,
 )
+from tfplace.extraction.activations import rewrite
 from tfplace.extraction.layers import LayerRecorder, layers_of_variables
 from tfplace.extraction.microbatches import microbatched_step
-from tfplace.extraction.recompute import rewrite
 from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep
 
@@ -206,7 +206,7 @@ def _trace_step(
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
       if microbatches.is_whole:
-        with rewrite.applied(model, microbatches.recompute):
+        with rewrite.applied(model, microbatches):
           return getattr(model, f"{kind}_step")(data)
       logs, loss = microbatched_step.microbatched_train_step(
         model, data, microbatches
@@ -241,6 +241,11 @@ def _check_microbatches(
   if not (training or microbatches.recompute.is_none):
     raise ExtractionError(
       f"recompute is {microbatches.recompute}: only a training step recomputes"
+    )
+  if not (training or microbatches.offload.is_none):
+    raise ExtractionError(
+      f"offload is {microbatches.offload}: only a training step has activations"
+      " that wait for a backward pass"
     )
   if microbatches.count > batch_size:
     raise ExtractionError(

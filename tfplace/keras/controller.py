@@ -19,8 +19,8 @@ from tfplace.core.microbatches import WHOLE
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.activations import rewrite
 from tfplace.extraction.microbatches import microbatched_step
-from tfplace.extraction.recompute import rewrite
 from tfplace.keras import devices, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
@@ -113,7 +113,7 @@ class Controller:
       self.plan is not None
       and self._devices is None
       and self.plan.microbatch_config.is_whole
-      and self.plan.microbatch_config.recompute.is_none
+      and self.plan.microbatch_config.keeps_activations
     )
     if tf.executing_eagerly() and not is_own:
       state.check_not_eager(self._model, self.plan is not None)
@@ -148,7 +148,7 @@ class Controller:
     if kind != "train" or microbatches == WHOLE:
       return own
     if microbatches.is_whole:
-      return rewrite.recomputing(self._model, microbatches.recompute, own)
+      return rewrite.rewritten(self._model, microbatches, own)
     return lambda data: microbatched_step.microbatched_train_step(
       self._model, data, microbatches, own
     )[0]

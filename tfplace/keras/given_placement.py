@@ -91,8 +91,12 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
     )
   microbatches = asked if own.is_whole else own
   recompute = asked.recompute if own.recompute.is_none else own.recompute
+  offload = asked.offload if own.offload.is_none else own.offload
   return dataclasses.replace(
-    microbatches, allow_batch_statistics=allowed, recompute=recompute
+    microbatches,
+    allow_batch_statistics=allowed,
+    recompute=recompute,
+    offload=offload,
   )
 
 

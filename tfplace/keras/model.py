@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import keras
 
 from tfplace.core.microbatches import MicrobatchConfig, is_auto
+from tfplace.core.offload import offload_config
 from tfplace.core.order import ARRIVAL
 from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.errors import ApplyError, ExtractionError
@@ -51,6 +52,7 @@ def place_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
+  offload: str = NONE,
   order: str = ARRIVAL,
   check: bool = True,
 ) -> ModelT:
@@ -91,10 +93,13 @@ def place_model(
       of a microbatch.
     recompute: activations that the backward pass of a training step computes
       again instead of keeping them. "none"; "all" layers, in segments that need
-      the least memory; "auto", which is as few of them as fit if the step does
-      not fit in memory otherwise; or a list of layer names and patterns
-      such as ["block_*"], of which each layer is a segment (a nested list is
-      one segment). Numbers stay the same, dropout included.
+      the least memory; "auto", which is only where memory is short, and then as
+      few of them as fit; or a list of layer names and patterns such as
+      ["block_*"], of which each layer is a segment (a nested list is one
+      segment). Numbers stay the same, dropout included.
+    offload: activations of a training step that may wait in host memory for the
+      backward pass, as the placement decides: "none"; "all" that are worth it;
+      or "auto", which is only where memory is short.
     order: order in which a device runs its ready ops: "arrival", "rank" or
       "auto". "auto" selects rank if it gains at least 3%, or if the step fits
       in memory only by rank.
@@ -117,10 +122,16 @@ def place_model(
     seed=seed,
     order=order,
     microbatches=_microbatches(
-      model, microbatches, max_in_flight, allow_batch_statistics, recompute
+      model,
+      microbatches,
+      max_in_flight,
+      allow_batch_statistics,
+      recompute,
+      offload,
     ),
     chooses_microbatches=is_auto(microbatches),
     chooses_recomputation=recompute == AUTO,
+    chooses_offload=offload == AUTO,
     compare=check,
   )
   if placement is None:
@@ -141,6 +152,7 @@ def place_model(
       costs=costs,
       **{"microbatches='auto'": is_auto(microbatches)},
       **{"recompute='auto'": recompute == AUTO},
+      **{"offload='auto'": offload == AUTO},
       **{f"order={order!r:.60}": order != ARRIVAL},
     )
     planner = given_planner(placement, model, config.microbatches)
@@ -164,6 +176,7 @@ def plan_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
+  offload: str = NONE,
   order: str = ARRIVAL,
   init_placement: PlanLike | None = None,
   check: bool = True,
@@ -192,41 +205,54 @@ def plan_model(
     max_in_flight: see `place_model`.
     allow_batch_statistics: see `place_model`.
     recompute: see `place_model`.
+    offload: see `place_model`.
     order: see `place_model`.
     init_placement: earlier plan from which the search starts, in any form that
       `place_model` accepts as `placement`. Missing devices and ops are
-      replaced by others. Not allowed with microbatches="auto".
+      replaced by others. Not allowed where a step variant is chosen ("auto").
     check: see `place_model`.
 
   Returns:
     The plan, to be applied with `place_model(model, placement=plan)`.
 
   Raises:
-    ApplyError: `init_placement` is given with microbatches="auto".
+    ApplyError: `init_placement` is given, and a step variant is chosen.
     ExtractionError: the shapes are unknown and no sample is given, or the step
       cannot be split.
     TfplaceError: see `place_model`.
   """
   _check_model(model)
   divided = _microbatches(
-    model, microbatches, max_in_flight, allow_batch_statistics, recompute
+    model,
+    microbatches,
+    max_in_flight,
+    allow_batch_statistics,
+    recompute,
+    offload,
   )
   if not (model.compiled or divided.is_whole):
     raise ExtractionError(
       f"microbatches is {microbatches}, and model {model.name!r} is not"
       " compiled: only a training step is split"
     )
-  if not (model.compiled or recompute == NONE):
-    raise ExtractionError(
-      f"recompute is {recompute!r:.60}, and model {model.name!r} is not"
-      " compiled: only a training step recomputes"
-    )
+  for name, value in (("recompute", recompute), ("offload", offload)):
+    if not (model.compiled or value == NONE):
+      raise ExtractionError(
+        f"{name} is {value!r:.60}, and model {model.name!r} is not compiled:"
+        f" only a training step has it"
+      )
   start = None
   if init_placement is not None:
-    if is_auto(microbatches):
+    ways = {
+      "microbatches": microbatches,
+      "recompute": recompute,
+      "offload": offload,
+    }
+    chosen = [f"{name}='auto'" for name, way in ways.items() if is_auto(way)]
+    if chosen:
       raise ApplyError(
-        "init_placement has a fixed number of microbatches: give that number"
-        " instead of microbatches='auto'"
+        "init_placement is of a step that is known: give its own values instead"
+        f" of {' and '.join(chosen)}"
       )
     start = assignments_of(init_placement)
   config = PlanConfig(
@@ -238,6 +264,7 @@ def plan_model(
     microbatches=divided,
     chooses_microbatches=is_auto(microbatches),
     chooses_recomputation=recompute == AUTO,
+    chooses_offload=offload == AUTO,
     compare=check,
   )
   request = planning.make_request(
@@ -260,6 +287,7 @@ def _microbatches(
   max_in_flight: int | None,
   allow_batch_statistics: bool,
   recompute: Any,
+  offload: Any,
 ) -> MicrobatchConfig:
   """Returns the requested step variant; "auto" starts as the whole step.
 
@@ -272,6 +300,7 @@ def _microbatches(
     max_in_flight,
     allow_batch_statistics,
     recompute_config(recompute, may_choose=True),
+    offload_config(offload, may_choose=True),
   )
   config.check()
   if model.compiled and not config.is_whole:

@@ -84,7 +84,7 @@ class KerasSource:
         although other variants have measured costs.
     """
     config = self._config
-    how = "" if microbatches.is_whole else f" {in_words(microbatches)}"
+    how = f" {in_words(microbatches)}".removesuffix(" whole")
     with show("tracing", f" its {self._kind} step{how}"):
       traced = self._trace(microbatches)
     with show("costs", f" of {len(traced.graph_def.node):,} ops"):

@@ -1,7 +1,8 @@
 """Repairs of placements that do not fit in memory.
 
-One-shot placers only sum memory. `offer_repaired` moves groups off full
-devices; `offer_packed` solves bin packing by exchanges where nothing fits.
+One-shot placers only sum memory. `offer_repaired` moves activations to hosts
+where the step allows it, then groups off full devices; `offer_packed` solves
+bin packing by exchanges where nothing fits.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ import numpy as np
 
 from tfplace.core.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
+from tfplace.placers.offload import offer_offloaded
 from tfplace.placers.tracker import Tracker
 
 
@@ -55,6 +57,8 @@ def offer_repaired(
       break
     current = groups.nearest(np.full(groups.num_groups, device))
     evaluation = tracker.offer(groups.expand(current))
+  if not evaluation.feasible and np.isfinite(evaluation.step_time_us):
+    evaluation = offer_offloaded(tracker, groups, current) or evaluation
   for round_number in range(_CONFIG.rounds):
     if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
       break

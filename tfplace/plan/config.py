@@ -46,8 +46,10 @@ class PlanConfig:
       ignored, and the other fields apply to all step variants.
     chooses_microbatches: whether the number of microbatches and the number in
       flight are chosen together with the placement.
-    chooses_recomputation: whether activations may be recomputed where the step
-      does not fit in memory otherwise.
+    chooses_recomputation: whether activations may be recomputed where memory
+      is short.
+    chooses_offload: whether activations may wait on other devices where memory
+      is short.
     measure: whether placements run on the devices of the source, if it has any,
       and the measured step times decide.
     compare: whether a microbatched step is compared numerically with the whole
@@ -68,6 +70,7 @@ class PlanConfig:
   microbatches: MicrobatchConfig = WHOLE
   chooses_microbatches: bool = False
   chooses_recomputation: bool = False
+  chooses_offload: bool = False
   measure: bool = False
   compare: bool = False
   most_noise: float = 0.02
@@ -76,6 +79,15 @@ class PlanConfig:
   def searches(self) -> bool:
     """Returns whether the strategy can start from a given placement."""
     return registry.STRATEGIES[self.strategy].accepts_start
+
+  @property
+  def chooses_variant(self) -> bool:
+    """Returns whether the step variant is chosen with the placement."""
+    return (
+      self.chooses_microbatches
+      or self.chooses_recomputation
+      or self.chooses_offload
+    )
 
   def tolerance_of(self, problem: Problem) -> float:
     """Returns the tolerance for the costs of a problem."""

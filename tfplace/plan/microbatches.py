@@ -1,4 +1,4 @@
-"""Joint choice of microbatches and placement.
+"""Joint choice of a step variant and its placement.
 
 If the user does not request microbatches, a quick estimate reports their gain.
 """
@@ -33,11 +33,11 @@ from tfplace.plan.variants import (
 def choose_placement(
   open_variant: OpenVariant, config: PlanConfig, show: Stages
 ) -> tuple[PlanReport, StepVariant]:
-  """Places the configured step, or chooses its microbatches beside it.
+  """Places the configured step, or chooses its variant beside it.
 
   The arguments and errors are those of `choose_variant`.
   """
-  if config.chooses_microbatches:
+  if config.chooses_variant:
     return choose_variant(open_variant, config, show)
   variant = open_variant(config.microbatches)
   return search_variant(variant, config, show), variant
@@ -46,11 +46,14 @@ def choose_placement(
 def choose_variant(
   open_variant: OpenVariant, config: PlanConfig, show: Stages | None = None
 ) -> tuple[PlanReport, StepVariant]:
-  """Chooses microbatches and the number in flight, and places the step.
+  """Chooses a step variant and places the step.
+
+  The number of microbatches and the number in flight are chosen, and what
+  becomes of activations, as far as `config` leaves them open.
 
   With `config.measure`, the variant with the best prediction is measured, and
-  so is its best rival: the whole step, or the best microbatched step if the
-  whole step has the best prediction. The faster one is chosen.
+  so is its best rival: the step as requested, or the best other variant if the
+  step as requested has the best prediction. The faster one is chosen.
 
   Args:
     open_variant: function that extracts a step variant.
@@ -60,7 +63,8 @@ def choose_variant(
     show: reports and times the stages.
 
   Returns:
-    The report with its `choice`, and the chosen step variant.
+    The report with its `choice` (None if no other variant was tried, since
+    memory is not short), and the chosen step variant.
 
   Raises:
     InfeasibleError: no step variant fits in memory.
@@ -77,18 +81,17 @@ def choose_variant(
     return variant
 
   report, variant = _halved(opening, config, stage)
-  if not config.measure:
+  if not config.measure or report.choice is None:
     return report, variant
-  choice = cast(VariantChoice, report.choice)
-  choice = choice.with_measured(
-    choice.microbatches, report.evaluation.step_time_us
+  choice = report.choice.with_measured(
+    report.choice.microbatches, report.evaluation.step_time_us
   )
   report = dataclasses.replace(report, choice=choice)
   others = [
     t for t in choice.trials if t.best and t.microbatches != choice.microbatches
   ]
-  if not choice.microbatches.is_whole:
-    others = [trial for trial in others if trial.microbatches.is_whole]
+  if not choice.is_first:
+    others = [trial for trial in others if trial is choice.trials[0]]
   if not others:
     return report, variant
   rival = min(others, key=lambda trial: trial.step_time_us)
@@ -103,7 +106,7 @@ def _halved(
   """Chooses a step variant by successive halving and places it."""
   halving = SuccessiveHalving(open_variant, config, stage)
   halving.explore()
-  winner = halving.halve()
+  winner = halving.trimmed(halving.halve())
   variant = winner.opened
   report = search_variant(variant, halving.final_config(winner), stage)
   winner.best = report.best
@@ -129,8 +132,8 @@ def _faster(
   Unless the strategy `searches`, the rival keeps its own placement.
   """
   choice = cast(VariantChoice, report.choice)
-  is_whole = rival.microbatches.is_whole
-  wanted = [rival.best, choice.single if is_whole else None]
+  is_first = rival is choice.trials[0]
+  wanted = [rival.best, choice.single if is_first else None]
   results = {placement_key(r): r for r in wanted if r is not None}
   runs = Runs(live_of(other), MeasuredConfig(repeat_share=0.0))
   problem = other.problem.in_order(rival.order)

@@ -9,7 +9,7 @@ from tfplace.core.microbatches import (
   microbatches_of,
 )
 from tfplace.errors import ExtractionError
-from tfplace.plan import recomputation
+from tfplace.plan import host_memory
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.measured import search_variant
 from tfplace.plan.microbatches import choose_placement, microbatch_hint
@@ -74,19 +74,16 @@ def make_plan(
   def open_variant(microbatches: MicrobatchConfig) -> StepVariant:
     return source.open(microbatches, stage)
 
-  # Phase 1: choose microbatches, recomputation and placement.
-  unchecked, hint, recomputed = "", "", ""
-  if config.chooses_recomputation:
-    report, variant, recomputed = recomputation.choose(
-      open_variant, config, stage
-    )
-  else:
-    report, variant = choose_placement(open_variant, config, stage)
+  # Phase 1: choose the step variant and the placement.
+  unchecked, hint = "", ""
+  report, variant = choose_placement(open_variant, config, stage)
   microbatches = config.microbatches
   if report.choice is not None:
     microbatches = report.choice.microbatches
-  found = microbatches_of(report.problem.graph.names).recompute
-  microbatches = dataclasses.replace(microbatches, recompute=found)
+  found = microbatches_of(report.problem.graph.names)
+  microbatches = dataclasses.replace(
+    microbatches, recompute=found.recompute, offload=found.offload
+  )
   # Phase 2: check that microbatches do not change the result.
   if config.compare and not microbatches.is_whole:
     try:
@@ -102,7 +99,13 @@ def make_plan(
   if is_open and source.suggests_microbatches:
     hint = microbatch_hint(open_variant, report, config, stage)
   choice = "" if report.choice is None else report.choice.reason
-  notes = (choice, recomputed, report.order_reason, hint, unchecked)
+  notes = (
+    choice,
+    host_memory.note(report),
+    report.order_reason,
+    hint,
+    unchecked,
+  )
   return dataclasses.replace(
     _plan(source, variant, report, config),
     microbatch_config=microbatches,
@@ -124,7 +127,7 @@ def _plan(
   is_auto = config.strategy == AUTO
   beaten = is_auto and is_beaten(result.evaluation, single_us)
   one_device = beaten or len(set(result.placement.devices.tolist())) == 1
-  is_chosen = report.choice and not report.choice.microbatches.is_whole
+  is_chosen = report.choice and not report.choice.is_first
   if one_device and single is not None and is_auto and not is_chosen:
     result = single
   graph, traced = report.problem.graph, variant.traced

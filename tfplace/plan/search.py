@@ -27,7 +27,7 @@ class PlanReport:
     best: selected result.
     failures: reason by baseline without a result.
     measured: measured evaluations of `results`, if requested.
-    choice: choice of microbatches, if they were chosen with the placement.
+    choice: choice of the step variant, if others were tried.
     order_reason: reason for the order, as part of a sentence; "" if the order
       was not chosen.
   """
@@ -44,9 +44,9 @@ class PlanReport:
   def single_device(self) -> Result | None:
     """Result on the best single device, or None if no device has the memory.
 
-    If microbatches were chosen, the result is of the whole step.
+    If another step variant was chosen, the result is of the requested one.
     """
-    if self.choice is not None and not self.choice.microbatches.is_whole:
+    if self.choice is not None and not self.choice.is_first:
       return self.choice.single
     return next((r for r in self.results if r.strategy == SINGLE), None)
 

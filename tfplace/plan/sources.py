@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.offload import offload_config
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
 from tfplace.core.recompute import NONE, recompute_config
@@ -104,12 +105,16 @@ def check_microbatches(
     ExtractionError: the source cannot be split, or a number is invalid.
   """
   microbatches.check()
-  recompute = microbatches.recompute
-  if not recompute.is_none and (kind not in MICROBATCH_KINDS or not training):
+  for name, config in (
+    ("recompute", microbatches.recompute),
+    ("offload", microbatches.offload),
+  ):
+    if config.is_none or (kind in MICROBATCH_KINDS and training):
+      continue
     what = f"a traced graph ({kind})" if training else "inference"
     raise ExtractionError(
-      f"recompute is {recompute}, and {source!r} is {what}: only training steps"
-      " of Keras models and of the zoo recompute; leave recompute out"
+      f"{name} is {config}, and {source!r} is {what}: only training steps of"
+      f" Keras models and of the zoo have it; leave {name} out"
     )
   if microbatches.is_whole and microbatches.max_in_flight is None:
     return
@@ -279,6 +284,7 @@ def extract(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
+  offload: str = NONE,
 ) -> OpGraph:
   """Extracts the op graph of a model's step, with the cost of every op.
 
@@ -301,6 +307,8 @@ def extract(
       of a microbatch.
     recompute: activations that the backward pass computes again: "none", "all",
       or a list of layers and patterns, see `tfplace.place_model`.
+    offload: activations that may wait on another device between the forward
+      and the backward pass: "none", or "all" that are worth it.
 
   Raises:
     ExtractionError: the model cannot be traced or its step cannot be split.
@@ -313,6 +321,7 @@ def extract(
     max_in_flight,
     allow_batch_statistics,
     recompute_config(recompute),
+    offload_config(offload),
   )
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)

@@ -4,7 +4,9 @@ Each step variant is a problem with its own graph. All variants get a short
 search. The better half gets a longer one that starts from its best placement,
 and so on; the winner gets the rest of the budget. The number of microbatches
 grows while that helps, so most variants are never extracted. If a variant does
-not fit in memory, fewer microbatches in flight are tried.
+not fit in memory, fewer microbatches in flight are tried. Where memory is
+short, activations are recomputed or wait on other devices, as far as the
+request leaves that open.
 """
 
 import dataclasses
@@ -12,14 +14,19 @@ import math
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from tfplace import placers
 from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.offload import OffloadConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
+from tfplace.core.recompute import RecomputeConfig, recompute_of, segment_of
 from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import groups
+from tfplace.placers.offload import host_of
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
 from tfplace.plan.search import compile_placers
 from tfplace.plan.variants import (
@@ -48,7 +55,10 @@ class HalvingConfig:
     far_worse: the same ratio for fewer microbatches than devices. The next
       number tried is then the number of devices.
     gain: share of the step time that each doubling of the number must gain,
-      because costs omit some overheads.
+      and each way to save memory, because costs omit some overheads.
+    short: share of the memory of a main device from which memory is short.
+    trims: largest number of trials with fewer recomputed segments.
+    trim_share: share of the budget for each of them.
   """
 
   most: int = 16
@@ -60,6 +70,9 @@ class HalvingConfig:
   worse: float = 1.05
   far_worse: float = 1.3
   gain: float = 0.01
+  short: float = 0.85
+  trims: int = 4
+  trim_share: float = 0.05
 
 
 @dataclasses.dataclass(eq=False)
@@ -127,26 +140,29 @@ class SuccessiveHalving:
     self._config = config
     self._show = show
     self._halving = halving or HalvingConfig()
+    self._savers: list[MicrobatchConfig] = []
     self._left_s = config.budget_s
     self._left_evaluations = config.max_evaluations
     self._share = self._halving.rung_share
 
   def explore(self) -> None:
-    """Runs the first rung: a short search per number of microbatches.
+    """Runs the first rung: a short search per step variant.
 
     Raises:
-      TfplaceError: the whole step cannot be extracted.
+      TfplaceError: the requested step cannot be extracted.
     """
-    halving = self._halving
-    whole = Arm(self._microbatches(1))
+    halving, chooses = self._halving, self._config.chooses_microbatches
+    whole = Arm(self._microbatches(1 if chooses else self._base.count))
     whole.variant = self._open(whole.microbatches)
     self.arms.append(whole)
     problem = whole.variant.problem
     compile_placers(problem, self._config, self._show, is_divided=True)
     self._single = _on_one_device(problem, self._config.seed)
     devices = main_devices(problem)
-    counts = _counts(devices, halving)
-    self._share = halving.rung_share / len(counts)
+    counts = _counts(devices, halving) if chooses else [self._base.count]
+    self._savers = _savers(self._config, problem)
+    arms = len(counts) * (1 + len(self._savers))
+    self._share = halving.rung_share / arms
     try:
       self._search(whole, self._share)
     except TfplaceError as error:  # Some strategies require microbatches.
@@ -154,6 +170,7 @@ class SuccessiveHalving:
       whole.why = f"is not placed by {self._config.strategy}"
     if whole.best is None and _variables_exceed_memory(problem):
       return
+    self._save_memory(whole)
     if whole.best is not None and devices == 1:
       return
     least = 2
@@ -198,6 +215,7 @@ class SuccessiveHalving:
     found_us = arm.step_time_us
     if arm.best is None and self._base.max_in_flight is None:
       found_us = self._try_in_flight(count)
+    found_us = min(found_us, self._save_memory(arm))
     if math.isinf(before_us):
       return 0.0
     return found_us / before_us
@@ -211,6 +229,77 @@ class SuccessiveHalving:
         break
       best_us, flight = arm.step_time_us, 2 * flight
     return best_us
+
+  def _save_memory(self, kept: Arm) -> float:
+    """Tries ways to save memory if it is short; returns the best time.
+
+    Two ways at once are tried only if neither fits alone.
+    """
+    best_us = math.inf
+    if not self._savers or not self._is_short(kept):
+      return best_us
+    for saver in self._savers:
+      if self._is_late or (_is_both(saver) and math.isfinite(best_us)):
+        break
+      arm = self._attempt(
+        dataclasses.replace(
+          kept.microbatches, recompute=saver.recompute, offload=saver.offload
+        )
+      )
+      if arm.failure and self._base.max_in_flight is None:
+        count = arm.microbatches.count
+        if count > 1:
+          arm = self._attempt(
+            dataclasses.replace(arm.microbatches, max_in_flight=1)
+          )
+      best_us = min(best_us, arm.step_time_us)
+    return best_us
+
+  def _is_short(self, arm: Arm) -> bool:
+    """Returns whether a main device is nearly full, or cannot be used."""
+    if arm.best is None:
+      return arm.failure is not None
+    problem = arm.opened.problem
+    peaks = arm.best.evaluation.peak_memory_bytes
+    main = groups.main_devices(groups.GroupGraph(problem))
+    names = [problem.cluster.devices[i] for i in main]
+    shares = [peaks.get(d.name, 0.0) / d.memory_bytes for d in names]
+    unused = not np.isin(arm.best.placement.devices, main).any()
+    return unused or max(shares) > self._halving.short
+
+  def trimmed(self, winner: Arm) -> Arm:
+    """Recomputes only those segments of the winner that are worth most.
+
+    Bisects the number of segments, by bytes freed per microsecond.
+    """
+    chosen = winner.microbatches.recompute
+    if not (self._config.chooses_recomputation and chosen.everything):
+      return winner
+    problem = winner.opened.problem
+    segments = recompute_of(problem.graph.names).ops
+    ranked = by_worth(problem)
+    low, high = 0, len(ranked)
+    for _ in range(self._halving.trims):
+      middle = (low + high) // 2
+      if middle == low or self._left_s <= 0:
+        break
+      best = set(ranked[:middle])
+      ops = tuple(
+        names if i in best else () for i, names in enumerate(segments)
+      )
+      arm = self._attempt(
+        dataclasses.replace(
+          winner.microbatches, recompute=RecomputeConfig(ops=ops)
+        ),
+        winner,
+      )
+      if arm.best is None:
+        low = middle
+        continue
+      high = middle
+      if arm.step_time_us < winner.step_time_us:
+        winner.variant, winner = None, arm
+    return winner
 
   def _with_batch_statistics(self, devices: int) -> VariantTrial | None:
     """Estimates the step with batch statistics allowed, if that is possible."""
@@ -260,9 +349,13 @@ class SuccessiveHalving:
     return kept
 
   def _rank(self, arm: Arm) -> tuple[float, int, int]:
-    """Sorts by step time, with a least gain for microbatches and for rank."""
-    count = arm.microbatches.count
-    rate = 1 + self._halving.gain * math.log2(count)
+    """Sorts by step time, with a least gain for whatever is done to a step."""
+    count, first = arm.microbatches.count, self.arms[0].microbatches
+    ways = (
+      arm.microbatches.recompute != first.recompute,
+      arm.microbatches.offload != first.offload,
+    )
+    rate = 1 + self._halving.gain * (math.log2(count) + sum(ways))
     flight = arm.microbatches.max_in_flight or count
     if self._config.order == AUTO and arm.trial.order == RANK:
       rate /= 1 - LEAST_GAIN
@@ -282,8 +375,10 @@ class SuccessiveHalving:
       order=winner.trial.order or config.order,
     )
 
-  def choice(self, winner: Arm) -> VariantChoice:
-    """Describes the variants tried and the choice."""
+  def choice(self, winner: Arm) -> VariantChoice | None:
+    """Describes the variants tried and the choice, if there was one."""
+    if len(self.arms) == 1 and not self._config.chooses_microbatches:
+      return None
     return VariantChoice(
       [arm.trial for arm in self.arms],
       winner.microbatches,
@@ -300,7 +395,9 @@ class SuccessiveHalving:
       flight = None
     return dataclasses.replace(self._base, count=count, max_in_flight=flight)
 
-  def _attempt(self, microbatches: MicrobatchConfig) -> Arm:
+  def _attempt(
+    self, microbatches: MicrobatchConfig, start: Arm | None = None
+  ) -> Arm:
     """Extracts and searches a variant, or records why it is of no use."""
     arm = Arm(microbatches)
     self.arms.append(arm)
@@ -309,7 +406,8 @@ class SuccessiveHalving:
       if arm.variant.live is None:  # Measured costs may err and prove nothing.
         arm.bound_us = arm.variant.problem.lower_bound_us
       if arm.bound_us < self._best_us:
-        self._search(arm, self._share)
+        share = self._halving.trim_share if start else self._share
+        self._search(arm, share, start)
       else:
         arm.variant = None
         arm.why = f"takes at least {format_us(arm.bound_us)}"
@@ -317,11 +415,15 @@ class SuccessiveHalving:
       arm.variant, arm.why = None, str(error)
     return arm
 
-  def _search(self, arm: Arm, share: float) -> None:
-    """Searches for a share of the budget from the arm's best placement."""
+  def _search(self, arm: Arm, share: float, like: Arm | None = None) -> None:
+    """Searches for a share of the budget from the arm's best placement.
+
+    An arm without one may start `like` another arm.
+    """
     config, variant = self._config, arm.opened
     seconds = max(share, self._halving.least_share) * config.budget_s
-    start = None if arm.best is None else arm.best.placement
+    known = arm.best or (like.best if like and config.searches else None)
+    start = None if known is None else known.placement
     what = f" of the step {in_words(arm.microbatches)}"
     with self._show("search", f"{what}, for up to {seconds:.1f} s", seconds):
       began = time.perf_counter()
@@ -354,17 +456,54 @@ class SuccessiveHalving:
 
   def _none_fits(self) -> InfeasibleError:
     """Returns the error of the whole step, with the largest number tried."""
-    tried = [arm.microbatches.count for arm in self.arms if arm.failure]
+    tried = [arm.microbatches for arm in self.arms if arm.failure]
     error = self.arms[0].failure or InfeasibleError("nothing fits")
-    if tried[-1:] == [1]:
+    if len(tried) <= 1:
       return error
+    most = max(microbatches.count for microbatches in tried)
+    ways = [f"in up to {most} microbatches"] if most > 1 else []
+    if any(m.recompute != self._base.recompute for m in tried):
+      ways.append("if all layers are recomputed")
+    if any(m.offload != self._base.offload for m in tried):
+      ways.append("if activations wait in host memory")
     return InfeasibleError(
-      f"{error}; nor does the step fit in up to {tried[-1]} microbatches",
+      f"{error}; nor does the step fit {' or '.join(ways)}",
       op=error.op,
       device=error.device,
       num_bytes=error.num_bytes,
       evaluation=error.evaluation,
     )
+
+
+def _savers(config: PlanConfig, problem: Problem) -> list[MicrobatchConfig]:
+  """Returns the ways to save memory, each as a change of the whole step."""
+  base, found = config.microbatches, []
+  again = dataclasses.replace(base, recompute=RecomputeConfig(everything=True))
+  if config.chooses_recomputation:
+    found.append(again)
+  host = host_of(problem.cluster)
+  if config.chooses_offload and (host != np.arange(len(host))).any():
+    waits = OffloadConfig(everything=True)
+    found += [dataclasses.replace(way, offload=waits) for way in (base, *found)]
+  return found
+
+
+def _is_both(saver: MicrobatchConfig) -> bool:
+  return not (saver.recompute.is_none or saver.offload.is_none)
+
+
+def by_worth(problem: Problem) -> list[int]:
+  """Returns recomputed segments by bytes freed per microsecond, best first."""
+  graph = problem.graph
+  freed: dict[int, float] = {}
+  spent_us: dict[int, float] = {}
+  for op, name in enumerate(graph.names):
+    segment = segment_of(name)
+    if segment is not None:
+      freed[segment] = freed.get(segment, 0.0) + graph.op_output_bytes[op]
+      spent_us[segment] = spent_us.get(segment, 0.0) + problem.fastest_us[op]
+  worth = {i: freed[i] / max(spent_us[i], 1e-3) for i in freed}
+  return sorted(worth, key=lambda segment: -worth[segment])
 
 
 def main_devices(problem: Problem) -> int:

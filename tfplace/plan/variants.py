@@ -1,6 +1,7 @@
 """Step variants, the record of their trials, and the choice among them.
 
-A step variant is the step with one choice of microbatches.
+A step variant is the step with one choice of microbatches, recomputation and
+offloading.
 """
 
 import dataclasses
@@ -44,7 +45,7 @@ class LiveDevices(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class StepVariant:
-  """Step with one choice of microbatches.
+  """Step with one choice of microbatches and of what becomes of activations.
 
   Attributes:
     problem: graph and cluster, with the costs for the search.
@@ -66,7 +67,7 @@ class VariantTrial:
   """Trial of one step variant.
 
   Attributes:
-    microbatches: number of microbatches, and how many are in flight.
+    microbatches: the step variant.
     best: best placement found, or None.
     seconds: search time in seconds.
     why: reason why there is no placement; "" if there is one.
@@ -99,10 +100,11 @@ class VariantChoice:
   """Choice of one step variant among all trials.
 
   Attributes:
-    trials: trials in order of execution; the first is the whole step.
-    microbatches: chosen microbatches.
-    single: the whole step on the best single device, or None if no device has
-      enough memory.
+    trials: trials in order of execution; the first is the step as it was
+      requested, whole if microbatches are chosen.
+    microbatches: chosen step variant.
+    single: the first variant on the best single device, or None if no device
+      has enough memory.
     refused: reason why the step cannot be split; "" if it can.
     allowed: estimate of a step whose microbatches may use their own batch
       statistics. None unless these statistics are the only obstacle.
@@ -127,23 +129,24 @@ class VariantChoice:
     return dataclasses.replace(self, trials=trials)
 
   @property
+  def is_first(self) -> bool:
+    """Returns whether the step is chosen as it was requested."""
+    return self.microbatches == self.trials[0].microbatches
+
+  @property
   def reason(self) -> str:
     """Reason for the choice, as part of a sentence."""
-    if not self.microbatches.is_whole:
-      return self._against_whole()
-    whole = "the step is left whole"
+    first, others = self.trials[0], self.trials[1:]
+    if not self.is_first:
+      without = f"{in_words(first.microbatches)} {_found(first)}"
+      return f"the step {_is_changed(self.microbatches)}, since {without}"
+    left = f"the step is left {in_words(first.microbatches)}"
     if self.refused:
-      return f"{whole}, since {self.refused}{self._if_allowed()}"
-    others = [trial for trial in self.trials if not trial.microbatches.is_whole]
+      return f"{left}, since {self.refused}{self._if_allowed()}"
     if not others:
-      return f"{whole}, since there is one device for it"
+      return f"{left}, since there is one device for it"
     best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
-    return f"{whole}, since {in_words(best.microbatches)} {_found(best)}"
-
-  def _against_whole(self) -> str:
-    whole = self.trials[0]
-    how = f"the step is split into {_counted(self.microbatches)}, since whole"
-    return f"{how} {_found(whole)}"
+    return f"{left}, since {in_words(best.microbatches)} {_found(best)}"
 
   def _if_allowed(self) -> str:
     """Describes the gain from allowing statistics of a microbatch."""
@@ -192,8 +195,29 @@ def order_reason(order: str, other_us: float | None) -> str:
 
 
 def in_words(microbatches: MicrobatchConfig) -> str:
-  """Returns, for example, "in 4 microbatches with 2 in flight" or "whole"."""
-  return "whole" if microbatches.is_whole else f"in {_counted(microbatches)}"
+  """Describes a step variant, such as "in 4 microbatches with 2 in flight"."""
+  count = "whole" if microbatches.is_whole else f"in {_counted(microbatches)}"
+  return ", ".join((count, *_activations_in_words(microbatches)))
+
+
+def _is_changed(microbatches: MicrobatchConfig) -> str:
+  """Describes a changed step, such as "is split into 4 microbatches"."""
+  count = f"is split into {_counted(microbatches)}"
+  activations = _activations_in_words(microbatches)
+  if microbatches.is_whole:
+    return f"runs {' and '.join(activations)}"
+  return " ".join((count, *activations))
+
+
+def _activations_in_words(microbatches: MicrobatchConfig) -> list[str]:
+  found, recompute = [], microbatches.recompute
+  if recompute.ops:
+    found.append(f"with {sum(map(bool, recompute.ops))} segments recomputed")
+  elif not recompute.is_none:
+    found.append(f"with {recompute} recomputed")
+  if not microbatches.offload.is_none:
+    found.append("with activations that may wait in host memory")
+  return found
 
 
 def _counted(microbatches: MicrobatchConfig) -> str:

@@ -17,9 +17,9 @@ from tfplace.core.microbatches import (
   SCOPE,
   MicrobatchConfig,
 )
-from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
+from tfplace.extraction.activations import rewrite
 from tfplace.extraction.microbatches import graph_copies, states
 from tfplace.extraction.microbatches.examine import (
   Findings,
@@ -34,7 +34,6 @@ from tfplace.extraction.microbatches.forward import (
 from tfplace.extraction.microbatches.parts import Parts
 from tfplace.extraction.microbatches.sparse import SparseGradient, followed
 from tfplace.extraction.microbatches.whole_batch import Deferred, WholeBatch
-from tfplace.extraction.recompute import rewrite
 
 
 @dataclasses.dataclass
@@ -147,7 +146,7 @@ def _trace(
   index: int,
   forward: Forward | None,
   findings: Findings,
-  recompute: RecomputeConfig,
+  config: MicrobatchConfig,
 ) -> Traced:
   inputs = parts.inputs(index)
   results: list[Traced] = []
@@ -167,8 +166,8 @@ def _trace(
       findings.deferred,
     )
     cut = states.cut(model, parts.states, rows)
-    recomputing = rewrite.applied(model, recompute)
-    with whole.metrics_kept(), cut as assigned, recomputing:
+    rewriting = rewrite.applied(model, config)
+    with whole.metrics_kept(), cut as assigned, rewriting:
       results.append(_microbatch(whole, x, y, weight, forward))
     results[-1].states = assigned
 
@@ -347,8 +346,6 @@ def _by_size(
     size = parts.size(index)
     key = size if isinstance(size, int) else None
     if key not in known:
-      known[key] = _trace(
-        model, parts, index, forward, findings, config.recompute
-      )
+      known[key] = _trace(model, parts, index, forward, findings, config)
     steps.append(known[key])
   return steps

@@ -13,13 +13,17 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph, equal_blocks
+from tfplace.placers.offload import offer_offloaded
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
 
 @dataclasses.dataclass(frozen=True)
 class SinglePlacer:
-  """Places everything on the fastest single device that holds it."""
+  """Places everything on the fastest single device that holds it.
+
+  Activations that may wait on other devices go to the host if need be.
+  """
 
   name: ClassVar[str] = "single"
 
@@ -58,11 +62,14 @@ def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
   groups = GroupGraph(tracker.problem)
   tried: set[bytes] = set()
   for device in devices:
-    row = groups.expand(groups.nearest(np.full(groups.num_groups, device)))
+    devices_of = groups.nearest(np.full(groups.num_groups, device))
+    row = groups.expand(devices_of)
     alike = _alike(tracker.problem.cluster, device, row)
-    if alike not in tried:
-      tried.add(alike)
-      tracker.offer(row)
+    if alike in tried:
+      continue
+    tried.add(alike)
+    if not tracker.offer(row).feasible:
+      offer_offloaded(tracker, groups, devices_of)
 
 
 def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:

@@ -7,52 +7,14 @@ optimizer. Constants, variables and results of stateful ops (random seeds) are
 read, not cloned, so the step computes the same numbers.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tfplace.core.recompute import SCOPE, RecomputeConfig
-from tfplace.extraction.recompute.dataflow import Dataflow
-from tfplace.extraction.recompute.segments import Segment, find_segments
-
-
-@contextlib.contextmanager
-def applied(model: Any, config: RecomputeConfig) -> Iterator[None]:
-  """Recomputes in the training step that is traced inside the context.
-
-  Args:
-    model: the Keras model of the step.
-    config: what to recompute.
-
-  Raises:
-    ExtractionError: a name of the config matches no layer.
-  """
-  if config.is_none:
-    yield
-    return
-  from tfplace.extraction.layers import LayerRecorder
-
-  graph = tf.compat.v1.get_default_graph()
-  recorder = LayerRecorder(graph, model)
-  with graph.device(recorder):
-    yield
-  flow = Dataflow(graph)
-  segments = find_segments(flow, config, recorder.layers, model)
-  recompute(graph, flow, segments)
-
-
-def recomputing(
-  model: Any, config: RecomputeConfig, step: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
-  """Returns a training step that recomputes; its arguments are `applied`'s."""
-
-  def recomputing_step(data: Any) -> Any:
-    with applied(model, config):
-      return step(data)
-
-  return recomputing_step
+from tfplace.core.recompute import SCOPE
+from tfplace.extraction.activations.dataflow import Dataflow
+from tfplace.extraction.activations.segments import Segment
 
 
 def recompute(graph: Any, flow: Dataflow, segments: Sequence[Segment]) -> int:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfplace.core.op_names import GRADIENT_SCOPE
@@ -11,6 +12,18 @@ from tfplace.core.op_names import GRADIENT_SCOPE
 _SEED = ("Const", "Fill", "OnesLike")  # Types of the loss's own gradient.
 _SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 _NEVER_CLONED = frozenset(("Const", "NoOp", "Placeholder"))
+
+
+def tensor_bytes(tensor: tf.Tensor) -> float:
+  """Returns the size of a tensor; an unknown dimension counts as 1,024.
+
+  A tensor of unknown rank has no finite size.
+  """
+  if tensor.dtype in (tf.variant, tf.resource) or tensor.shape.rank is None:
+    return float("inf")
+  dims = [1024 if d is None else d for d in tensor.shape.as_list()]
+  size = 0 if tensor.dtype == tf.string else tensor.dtype.size
+  return float(np.prod(dims, dtype=float) * size)
 
 
 class Dataflow:
@@ -51,6 +64,12 @@ class Dataflow:
   def producer(self, tensor: tf.Tensor) -> int:
     """Returns the position of the op that produces a tensor."""
     return self.index[tensor.op.name]
+
+  def producers(self, position: int) -> set[int]:
+    """Returns the positions of the ops that an op reads or waits for."""
+    op = self.ops[position]
+    before = (*(tensor.op for tensor in op.inputs), *op.control_inputs)
+    return {self.index[op.name] for op in before}
 
   def consumers(self, tensor: tf.Tensor) -> list[int]:
     """Returns the positions of the ops that read a tensor."""

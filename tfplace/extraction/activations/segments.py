@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfplace.core.paths import DisjointSets
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
-from tfplace.extraction.recompute.dataflow import Dataflow
+from tfplace.extraction.activations.dataflow import Dataflow, tensor_bytes
 
 _SMALL_BYTES = 1024  # A tensor of at most this size is kept.
 _LIMITS = 12  # Number of segment sizes that are tried.
@@ -60,16 +59,7 @@ def find_segments(
 
 
 def _is_large(flow: Dataflow, position: int) -> bool:
-  return any(_bytes(t) > _SMALL_BYTES for t in flow.ops[position].outputs)
-
-
-def _bytes(tensor: tf.Tensor) -> float:
-  """Returns the size of a tensor; an unknown dimension counts as 1,024."""
-  if tensor.dtype == tf.variant or tensor.shape.rank is None:
-    return float("inf")
-  dims = [1024 if d is None else d for d in tensor.shape.as_list()]
-  size = 0 if tensor.dtype == tf.string else tensor.dtype.size
-  return float(np.prod(dims, dtype=float) * size)
+  return any(tensor_bytes(t) > _SMALL_BYTES for t in flow.ops[position].outputs)
 
 
 def _matching(
@@ -162,7 +152,7 @@ def _spans(
   spans, saved = [], np.zeros(len(inside))
   for i, op in enumerate(inside):
     for tensor in flow.ops[op].outputs:
-      size = min(_bytes(tensor), 1e18)
+      size = min(tensor_bytes(tensor), 1e18)
       if size <= _SMALL_BYTES:
         continue
       uses = [number[c] for c in flow.consumers(tensor) if c in number]

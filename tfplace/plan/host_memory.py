@@ -1,0 +1,36 @@
+"""What a plan keeps in host memory."""
+
+import numpy as np
+
+from tfplace.core.offload import is_offload
+from tfplace.core.units import format_bytes
+from tfplace.plan.search import PlanReport
+
+_CPU = "CPU"
+
+
+def note(report: PlanReport) -> str:
+  """Describes what a plan for GPUs keeps in host memory.
+
+  Returns:
+    Part of a sentence about activations that wait there for the backward pass,
+    and about variables; "" if there is neither, or no GPU is used.
+  """
+  graph, devices = report.problem.graph, report.best.placement.devices
+  kinds = np.array([d.kind for d in report.problem.cluster.devices])[devices]
+  on_host = kinds == _CPU
+  if on_host.all():
+    return ""
+  waiting = np.array([is_offload(name) for name in graph.names]) & on_host
+  parts = []
+  if waiting.any():
+    size = format_bytes(float(graph.op_output_bytes[waiting].sum()))
+    count = int(waiting.sum())
+    what = "activation waits" if count == 1 else "activations wait"
+    parts.append(f"{count} {what} in host memory ({size})")
+  held = float(graph.persistent_bytes[on_host].sum())
+  if held:
+    count = int((graph.persistent_bytes[on_host] > 0).sum())
+    what = "variable is" if count == 1 else "variables are"
+    parts.append(f"{count} {what} in host memory ({format_bytes(held)})")
+  return " and ".join(parts)
