@@ -44,8 +44,8 @@ _REMAT = "keras.RematScope"
 _MB = 1e6
 
 
-def built(step: str) -> Any:
-  """Builds the model, under `keras.RematScope` for that step."""
+def chain(blocks: int, units: int, scope: Any = None) -> Any:
+  """Builds a compiled chain of residual blocks, inside a scope of Keras."""
   import keras
 
   class Block(keras.layers.Layer):
@@ -60,14 +60,21 @@ def built(step: str) -> Any:
       return x + keras.ops.matmul(inner, self.last)
 
   keras.utils.set_random_seed(0)
-  x = start = keras.Input((_UNITS.value,))
-  scope = keras.RematScope(mode="full") if step == _REMAT else None
+  x = start = keras.Input((units,))
   with scope or contextlib.nullcontext():
-    for i in range(_BLOCKS.value):
+    for i in range(blocks):
       x = Block(name=f"block_{i}")(x)
   model = keras.Model(start, keras.layers.Dense(1)(x))
   model.compile("sgd", "mse", jit_compile=False)
   return model
+
+
+def built(step: str) -> Any:
+  """Builds the model of a step, under `keras.RematScope` for that step."""
+  import keras
+
+  scope = keras.RematScope(mode="full") if step == _REMAT else None
+  return chain(_BLOCKS.value, _UNITS.value, scope)
 
 
 def run_step(step: str) -> dict[str, Any]:

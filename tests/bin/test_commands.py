@@ -297,7 +297,9 @@ def test_auto_of_what_cannot_be_split_says_why(
   assert place.run(arguments) == 0
   assert "(graph) is a graph that was traced already" in capsys.readouterr().out
   assert place.run([*arguments, "--init_placement=p.json"]) == 1
-  assert "--init_placement has a fixed number" in capsys.readouterr().err
+  assert (
+    "--init_placement is of a step that is known" in capsys.readouterr().err
+  )
 
 
 def test_measured_placement_on_a_real_worker(keras_file, tmp_path, capsys):

@@ -63,7 +63,8 @@ class RecomputeConfig:
       return ALL
     if self.layers:
       return ", ".join("+".join(names) for names in self.layers)
-    return NONE if self.is_none else f"{len(self.ops)} segments"
+    count = sum(map(bool, self.ops))
+    return NONE if self.is_none else f"{count} segments"
 
 
 NO_RECOMPUTATION = RecomputeConfig()

@@ -239,7 +239,7 @@ def plan_model(
     if not (model.compiled or value == NONE):
       raise ExtractionError(
         f"{name} is {value!r:.60}, and model {model.name!r} is not compiled:"
-        f" only a training step has it"
+        f" only a training step {name}s"
       )
   start = None
   if init_placement is not None:

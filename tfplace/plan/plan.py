@@ -218,7 +218,7 @@ class Plan:
         f"stays on one device, {where}: {step}, which no placement found"
         f" beats{left}"
       )
-    than = "; no single device has the memory"
+    than = "" if self.one_device else "; no single device has the memory"
     if single is not None:
       than = f", {against_single(evaluation, single)}"
     return (

@@ -171,7 +171,7 @@ class SuccessiveHalving:
     if whole.best is None and _variables_exceed_memory(problem):
       return
     self._save_memory(whole)
-    if whole.best is not None and devices == 1:
+    if devices == 1 and whole.best is not None and not self._is_short(whole):
       return
     least = 2
     for count in counts[1:]:
@@ -293,12 +293,10 @@ class SuccessiveHalving:
         ),
         winner,
       )
-      if arm.best is None:
-        low = middle
+      if arm.step_time_us >= winner.step_time_us:
+        arm.variant, low = None, middle
         continue
-      high = middle
-      if arm.step_time_us < winner.step_time_us:
-        winner.variant, winner = None, arm
+      winner.variant, winner, high = None, arm, middle
     return winner
 
   def _with_batch_statistics(self, devices: int) -> VariantTrial | None:

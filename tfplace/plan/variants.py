@@ -210,11 +210,11 @@ def _is_changed(microbatches: MicrobatchConfig) -> str:
 
 
 def _activations_in_words(microbatches: MicrobatchConfig) -> list[str]:
-  found, recompute = [], microbatches.recompute
-  if recompute.ops:
-    found.append(f"with {sum(map(bool, recompute.ops))} segments recomputed")
-  elif not recompute.is_none:
-    found.append(f"with {recompute} recomputed")
+  found = []
+  if microbatches.recompute.everything:
+    found.append("with all layers recomputed")
+  elif not microbatches.recompute.is_none:
+    found.append(f"with {microbatches.recompute} recomputed")
   if not microbatches.offload.is_none:
     found.append("with activations that may wait in host memory")
   return found
