@@ -67,17 +67,17 @@ def _least(rows: Rows) -> float:
 def _cells(row: Mapping[str, dict]) -> list[str]:
   auto, rated = row["auto"], ratios(row)
   return [
-    *(_shown(row[name]) for name in ("one device", "unsplit")),
-    *(_shown(row[name], with_count=True) for name in BY_HAND),
-    _shown(auto),
-    _split(auto),
+    *(shown(row[name]) for name in ("one device", "unsplit")),
+    *(shown(row[name], with_count=True) for name in BY_HAND),
+    shown(auto),
+    split(auto),
     f"{auto['seconds']:.0f}",
     f"{auto['evaluations']:,}",
     *(_number(rated.get(name, math.nan)) for name in RATIOS),
   ]
 
 
-def _shown(found: dict, with_count: bool = False) -> str:
+def shown(found: dict, with_count: bool = False) -> str:
   """Milliseconds, or what went wrong."""
   if "step_time_us" not in found:
     return "OOM" if "oom" in found else "-"
@@ -88,7 +88,7 @@ def _shown(found: dict, with_count: bool = False) -> str:
   return text
 
 
-def _split(found: dict) -> str:
+def split(found: dict) -> str:
   """Microbatches; where fewer are under way at once, how many; the order."""
   if "microbatches" not in found:
     return "-"

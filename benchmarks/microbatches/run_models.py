@@ -161,15 +161,17 @@ class Graphs:
 
   Attributes:
     name: of the model.
-    clusters: presets, whose devices are costed.
+    clusters: names of clusters, whose devices are costed.
     cache_dir: where graphs are kept between runs, or nothing.
     module: of `benchmarks/models`; its `MODELS` has the model.
+    find: the cluster of a name; presets by default.
   """
 
   name: str
   clusters: Sequence[str]
   cache_dir: str | None
   module: str = "reference"
+  find: Callable[[str], Cluster] = cluster_preset
   _found: dict[tuple[MicrobatchConfig, str], OpGraph] = dataclasses.field(
     default_factory=dict
   )
@@ -182,7 +184,7 @@ class Graphs:
     """
     if (microbatches, cluster) not in self._found:
       self._load(microbatches)
-    return Problem(self._found[microbatches, cluster], cluster_preset(cluster))
+    return Problem(self._found[microbatches, cluster], self.find(cluster))
 
   @property
   def allows(self) -> MicrobatchConfig:
@@ -201,7 +203,7 @@ class Graphs:
     cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
     began, traced = time.perf_counter(), None
     for preset in self.clusters:
-      cluster = cluster_preset(preset)
+      cluster = self.find(preset)
       key = cache and graph_keys.content_key(
         "module",
         str(MODELS / f"{self.module}.py"),
@@ -348,7 +350,7 @@ def chosen(
   plan, _ = microbatches.choose_variant(open_variant, config)
   tried = plan.choice.trials
   return {
-    **of_result(plan.best, cluster_preset(cluster)),
+    **of_result(plan.best, plan.problem.cluster),
     "microbatches": plan.choice.microbatches.count,
     "max_in_flight": plan.choice.microbatches.max_in_flight,
     "seconds": sum(trial.seconds for trial in tried),

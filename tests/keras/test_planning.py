@@ -245,6 +245,16 @@ def test_a_what_if_plan_needs_no_devices_and_takes_any_cluster(tmp_path):
       tfplace.place_model(model, placement=given)
 
 
+def test_a_plan_for_unequal_gpus_names_their_kinds():
+  model = at.build("two_inputs")
+  plan = tfplace.plan_model(
+    model, "v100x1+p100x1", strategy="m_etf", batch_size=8
+  )
+  kinds = [d.kind for d in plan.report.problem.cluster.devices]
+  assert kinds == ["GPU-v100", "GPU-p100", "CPU"]
+  assert "GPU:0 (v100)" in str(plan)
+
+
 def test_a_preset_of_absent_gpus_names_the_first():
   with pytest.raises(ApplyError, match="GPU:0") as caught:
     tfplace.place_model(at.build("dense"), "p100x4")

@@ -125,3 +125,17 @@ def test_names_say_how_far_along_each_axis_a_decision_is():
     [[0.0, 1, 1, 1.25, 0, 0, 0, 0, 0], [-1.0, 0, 0, 0.25, 1, 1, 0, 0, 0]],
     rtol=1e-6,
   )
+
+
+def test_policies_see_the_speed_and_the_type_of_each_kind():
+  cluster = core.presets.cluster_preset("1*v100x1+a100x1")
+  times = {"GPU-v100": 30.0, "GPU-a100": 10.0}
+  times |= {"CPU-dgx-1": 900.0, "CPU-dgx-a100": 900.0}
+  graph = core.build_graph("g", [core.OpSpec("a", "MatMul", times, [4.0])], [])
+  device = extracted(graph, cluster).device
+  # Column 2 is the logarithm of the time over that of the fastest device,
+  # clipped at 5, and column 8 says that the device is a CPU.
+  np.testing.assert_allclose(
+    device[:, 2], np.log([3.0, 90.0, 1.0, 90.0]), rtol=1e-6
+  )
+  assert device[:, 8].tolist() == [0, 1, 0, 1]

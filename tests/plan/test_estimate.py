@@ -64,6 +64,39 @@ def test_every_preset_has_a_row(found):
   assert [card.name for card in found.steps[0].cards] == list(GPUS)
 
 
+def test_a_mixed_cluster_has_a_row_per_kind_of_gpu(found):
+  mixed = tfplace.estimate(dense(), "v100x1+p100x2", batch_size=4).steps[0]
+  rows = {card.name: card for card in found.steps[0].cards}
+  for card, gpu in zip(mixed.cards, ["v100", "p100"], strict=True):
+    assert card.name == f"v100x1+p100x2: GPU-{gpu}"
+    assert card.step_time_us == rows[gpu].step_time_us
+    assert card.memory_bytes == rows[gpu].memory_bytes
+
+
+def test_ops_take_on_each_kind_what_they_take_on_it_alone():
+  mixed = tfplace.extract(dense(), "v100x1+p100x1", batch_size=4)
+  assert list(mixed.time_us) == ["GPU-v100", "GPU-p100", "CPU"]
+  for gpu in ("v100", "p100"):
+    alone = tfplace.extract(dense(), f"{gpu}x1", batch_size=4)
+    np.testing.assert_array_equal(
+      mixed.time_us[f"GPU-{gpu}"], alone.time_us["GPU"]
+    )
+    np.testing.assert_array_equal(
+      mixed.peak_us[f"GPU-{gpu}"], alone.peak_us["GPU"]
+    )
+
+
+def test_the_largest_batch_uses_all_kinds_of_gpus():
+  limits = {"GPU:0": 20_000, "GPU:1": 20_000}
+  alone = core.cluster.with_max_memory(
+    cluster_preset("v100x1"), {"GPU:0": 20_000}
+  )
+  mixed = core.cluster.with_max_memory(cluster_preset("v100x1+p100x1"), limits)
+  found = tfplace.largest_batch(dense(), mixed, batch_size=8)
+  small = tfplace.largest_batch(dense(), alone, batch_size=8)
+  assert found.batch_size > small.batch_size
+
+
 def test_row_is_the_simulation_of_one_device(found):
   own = cluster_preset("p100x1")
   graph = tfplace.extract(dense(), own, batch_size=4)

@@ -58,6 +58,12 @@ def with_devices(cluster, **changes):
   return dataclasses.replace(cluster, devices=tuple(devices))
 
 
+def test_kinds_of_a_mixed_cluster_change_the_key_and_counts_do_not(k80):
+  mixed = zoo(cluster_preset("k80x1+p100x1"))
+  assert mixed not in (zoo(k80), zoo(cluster_preset("k80x1+v100x1")))
+  assert mixed == zoo(cluster_preset("k80x2+p100x4"))
+
+
 def test_hardware_changes_the_key_and_what_costs_ignore_does_not(k80):
   assert zoo(cluster_preset("v100x2")) != zoo(k80)
   # Costs are per kind: neither how many, nor overheads, memory and links.

@@ -11,8 +11,9 @@ from tfplace.core.cluster import Cluster, Device
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
+from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
-from tfplace.report.names import short_names
+from tfplace.report.names import named_devices, short_names
 from tfplace.report.table import results_table
 
 
@@ -33,6 +34,21 @@ def result(strategy, step_time_us, feasible=True, num_devices=2):
   )
   placement = Placement(problem, np.zeros(1, np.int32))
   return Result(strategy, placement, evaluation, (), 1.234, 5)
+
+
+def test_devices_of_several_kinds_are_named_with_them():
+  cluster = cluster_preset("1*v100x1+a100x1")
+  assert named_devices(cluster) == [
+    "task:0/GPU:0 (v100)",
+    "task:0/CPU:0 (dgx-1)",
+    "task:1/GPU:0 (a100)",
+    "task:1/CPU:0 (dgx-a100)",
+  ]
+  assert named_devices(cluster_preset("v100x1+p100x1")) == [
+    "GPU:0 (v100)",
+    "GPU:1 (p100)",
+    "CPU:0",
+  ]
 
 
 def rows_of(table):

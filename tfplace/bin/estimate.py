@@ -163,7 +163,7 @@ def _estimate(
     return found
   largest = estimates.find_largest_batch(
     source,
-    rows[0],
+    dataclasses.replace(rows[0], name=rows[0].cluster.name, kind=None),
     batch_size=max(1, found.batch_size),
     precision=values.precision[0] if values.precision else None,
     microbatches=config,

@@ -154,8 +154,9 @@ def define_cluster_flag(
   flags.DEFINE_string(
     "cluster",
     default,
-    "Devices: a preset such as k80x2 or 2*v100x8 (two hosts); workers:N for N"
-    " local TensorFlow processes; gpus for the GPUs of this host; gpus:N for N"
+    "Devices: a preset such as k80x2, v100x2+p100x2 (unequal GPUs of one host),"
+    " 2*v100x8 or 2*v100x4+a100x8 (hosts in a network); workers:N for N local"
+    " TensorFlow processes; gpus for the GPUs of this host; gpus:N for N"
     " logical GPUs of its first GPU; a tfplace.hosts.v1 file (workers on"
     " several machines, each started by tfplace-worker); or a"
     " tfplace.cluster.v1 file.",

@@ -11,6 +11,7 @@ import numpy as np
 from tfplace.core.units import num_bytes
 from tfplace.errors import FormatError, shown
 
+CPU = "CPU"  # Kind of CPUs; `CPU-<name>` where there are several.
 NO_CHANNEL = -1  # Entry of `Cluster.channel` for a missing link.
 # Fields of `Link` with the communication overhead on the endpoint devices.
 MESSAGE_COSTS = ("send_us", "send_us_per_byte", "recv_us", "recv_us_per_byte")
@@ -34,6 +35,16 @@ class Device:
   memory_bytes: float = math.inf
   op_overhead_us: float = 0.0
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  @property
+  def is_cpu(self) -> bool:
+    """Whether the device is a CPU, of whatever kind."""
+    return self.base_kind == CPU
+
+  @property
+  def base_kind(self) -> str:
+    """Kind without the name after the first hyphen: "GPU" of "GPU-v100"."""
+    return self.kind.partition("-")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +130,21 @@ class Cluster:
   def index(self) -> Mapping[str, int]:
     """Device name -> index."""
     return {device.name: i for i, device in enumerate(self.devices)}
+
+  @functools.cached_property
+  def kind_labels(self) -> tuple[str, ...]:
+    """[num_devices] names of kinds for people: "v100" of `GPU-v100`.
+
+    "" where all devices of a type, such as GPUs, are of one kind.
+    """
+    pairs = {(device.base_kind, device.kind) for device in self.devices}
+    bases = [base for base, _ in pairs]
+    return tuple(
+      device.kind.removeprefix(device.base_kind).removeprefix("-")
+      if bases.count(device.base_kind) > 1
+      else ""
+      for device in self.devices
+    )
 
   @functools.cached_property
   def memory_bytes(self) -> np.ndarray:

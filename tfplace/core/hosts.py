@@ -1,4 +1,4 @@
-"""Clusters of several identical hosts in a network.
+"""Clusters of several hosts in a network.
 
 A transfer between hosts leaves through the network adapter on the PCIe switch
 of the sending device and queues there, whatever its destination. Transfers that
@@ -8,6 +8,7 @@ channel. `presets` names these clusters.
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from tfplace.core.cluster import Cluster, Device, Link
 
@@ -63,45 +64,64 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def repeated(
-  host: Cluster,
-  count: int,
-  network: NetworkModel,
-  pcie_bytes_per_us: float,
-  latency_us: float,
+@dataclasses.dataclass(frozen=True)
+class NetworkedHost:
+  """A host and its way into the network.
+
+  Attributes:
+    cluster: devices of one task with all pairs linked; GPUs first, then a CPU.
+    network: its adapters.
+    pcie_bytes_per_us: bandwidth of an adapter's PCIe slot, which may limit it.
+  """
+
+  cluster: Cluster
+  network: NetworkModel
+  pcie_bytes_per_us: float
+
+  @property
+  def bytes_per_us(self) -> float:
+    """Bandwidth of one adapter."""
+    return min(self.network.bytes_per_us, self.pcie_bytes_per_us)
+
+
+def joined(
+  name: str, hosts: Sequence[NetworkedHost], latency_us: float
 ) -> Cluster:
-  """Builds a cluster of `count` copies of a host, fully linked.
+  """Builds a fully linked cluster of hosts.
 
   Device `/job:worker/replica:0/task:i/device:GPU:j` is GPU j of host i. Devices
-  are listed host by host.
+  are listed host by host. Two hosts are joined at the rate of the slower
+  adapter, with the longer of their networks' latencies.
 
   Args:
-    host: devices of one task with all pairs linked; GPUs first, then a CPU.
-    pcie_bytes_per_us: bandwidth of an adapter's PCIe slot, which may limit it.
     latency_us: latency of a transfer inside a host.
   """
-  tasks = [_as_task(host, task) for task in range(count)]
+  tasks = [_as_task(host.cluster, task) for task, host in enumerate(hosts)]
   links = [link for _, inside in tasks for link in inside]
   links += [
     Link(
       src.name,
       dst.name,
-      min(network.bytes_per_us, pcie_bytes_per_us),
-      latency_us + network.latency_us,
-      channel=f"{_task(i)}/network:{_adapter(network, src, number)}:out",
+      min(hosts[i].bytes_per_us, hosts[j].bytes_per_us),
+      latency_us
+      + max(hosts[i].network.latency_us, hosts[j].network.latency_us),
+      channel=f"{_task(i)}/network:{_adapter(hosts[i].network, src, at)}:out",
     )
-    for i, j in itertools.permutations(range(count), 2)
-    for number, src in enumerate(tasks[i][0])
+    for i, j in itertools.permutations(range(len(hosts)), 2)
+    for at, src in enumerate(tasks[i][0])
     for dst in tasks[j][0]
   ]
   devices = tuple(device for own, _ in tasks for device in own)
-  sources = {**host.extra.get("sources", {}), "network": network.source}
-  extra = {**host.extra, "sources": sources}
-  return Cluster(host.name, devices, tuple(links), extra)
+  sources = dict(
+    source for host in hosts for source in host.cluster.extra["sources"].items()
+  )
+  networks = dict.fromkeys(host.network.source for host in hosts)
+  sources["network"] = "; ".join(networks)
+  return Cluster(name, devices, tuple(links), {"sources": sources})
 
 
 def _adapter(network: NetworkModel, device: Device, number: int) -> int:
-  return 0 if device.kind == "CPU" else number // network.gpus_per_adapter
+  return 0 if device.is_cpu else number // network.gpus_per_adapter
 
 
 def _task(number: int) -> str:

@@ -1,19 +1,19 @@
-"""Presets of known hardware, such as `k80x2`, `v100x8-pcie` or `2*v100x8`.
+"""Presets of known hardware, such as `k80x2`, `v100x2+p100x2` or `2*v100x8`.
 
-A preset is N GPUs and one CPU device in one host, or several such hosts in a
-network. All figures are published; `GPUS`, `HOSTS`, `hosts.NETWORKS` and the
-functions below name their sources. Measured clusters come from
-`tfplace.measure`, all others from files.
+A preset is N GPUs and one CPU device in one host, or several hosts in a network
+(`preset_names` defines the names). All figures are published; `GPUS`, `HOSTS`,
+`hosts.NETWORKS` and the functions below name their sources. Measured clusters
+come from `tfplace.measure`, all others from files.
 """
 
 import dataclasses
-import re
+from collections.abc import Sequence
 from typing import Any
 
 from tfplace.core import hosts
-from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.cluster import CPU, Cluster, Device, Link
 from tfplace.core.gpus import GPUS, GpuModel, gpu_description
-from tfplace.errors import FormatError, shown
+from tfplace.core.preset_names import NamedGpus, NamedHosts, parse_preset
 
 _GIB = 2**30
 
@@ -104,19 +104,13 @@ PLACETO_OP_OVERHEAD_US = 5.7
 # TensorFlow.
 TRANSFER_LATENCY_US = 10.0
 
-MAX_GPUS = 8  # GPUs per host.
-_NAME = re.compile(
-  r"(?:([1-9][0-9]{0,5})\*)?([a-z0-9]+(?:-[a-z0-9]+)?)x([1-9][0-9]{0,5})"
-  r"(?:-(pcie|nvlink))?"
-)
-
 
 def cluster_preset(name: str) -> Cluster:
-  """Builds a preset `[<hosts>*]<gpu>x<count>[-pcie|-nvlink]`.
+  """Builds a preset such as `v100x2+p100x2` or `2*v100x4+a100x8`.
 
-  GPUs 0 .. count-1 come first, then the CPU. Without a suffix, p100 and
-  the GPUs without NVLink are joined by PCIe, the others by NVLink. Figures as
-  in `GPUS` and `HOSTS`:
+  `preset_names` defines the names. In each host, GPUs 0 .. count-1 come first,
+  then the CPU. Without a suffix, p100 and the GPUs without NVLink are joined by
+  PCIe, the others by NVLink. Figures as in `GPUS` and `HOSTS`:
 
   - K80: Placeto's simulator, with one outgoing channel per device.
   - PCIe: two GPUs share a switch that leads to the host, in each direction
@@ -125,109 +119,168 @@ def cluster_preset(name: str) -> Cluster:
     for V100 (PowerEdge C4130). With more, `DGX1_NVLINKS` gives the links, and
     pairs without NVLink use PCIe. A100 and H100 have a switch, so each GPU has
     one outgoing channel.
+  - GPUs of several kinds: the host is that of the newest one. Unequal GPUs are
+    joined by PCIe at the rate of the slower; a link with a K80 at one end has
+    the rate and gap of K80s.
   - `2*v100x8`: two such hosts in a network of `hosts.NETWORKS`, with up to 64
-    GPUs in total.
+    GPUs in total. Unequal hosts are joined at the rate of the slower network; a
+    host of unequal GPUs has the slowest of their networks.
 
-  `extra["hardware"]` of each device describes it to Grappler's estimator.
+  A cluster with GPUs of several kinds has device kinds `GPU-v100`, `GPU-p100`;
+  one with several kinds of hosts, `CPU-dgx-1`, `CPU-dgx-a100`. Otherwise, kinds
+  are `GPU` and `CPU`. `extra["hardware"]` of each device describes it to
+  Grappler's estimator.
 
   Raises:
     FormatError: the name is unknown; lists the choices.
   """
-  match = _NAME.fullmatch(name)
-  if match is None or match[2] not in GPUS or not _is_in_limits(match):
-    raise FormatError(
-      f"unknown cluster preset {shown(name)}: the form is <gpu>x<count>, with"
-      f" -pcie or -nvlink after it where wanted, and <hosts>* before it for"
-      f" several hosts; a gpu of {', '.join(GPUS)}, a count of 1 to {MAX_GPUS},"
-      f" and 1 to {hosts.MAX_GPUS} GPUs on all hosts"
-    )
-  gpu, wiring = GPUS[match[2]], match[4]
-  if wiring == "nvlink" and not gpu.nvlinks:
-    raise FormatError(
-      f"unknown cluster preset {name!r}: {match[2]} has no NVLink"
-    )
-  if wiring is None:
-    has_nvlink = gpu.nvlinks and match[2] != "p100"
-    wiring = "nvlink" if has_nvlink else "pcie"
-  one = _one_host(name, gpu, int(match[3]), wiring)
-  if match[1] is None:
-    return one
-  return hosts.repeated(
-    one,
-    int(match[1]),
-    hosts.NETWORKS[gpu.network],
-    HOSTS[gpu.host].pcie_bytes_per_us,
+  named, in_network = parse_preset(name)
+  models = {_host_model(host) for host in named}
+  gpus = {each.gpu for host in named for each in host.gpus}
+  built = [
+    _one_host(name, host.gpus, len(gpus) > 1, len(models) > 1) for host in named
+  ]
+  if not in_network:
+    return built[0]
+  return hosts.joined(
+    name,
+    [
+      hosts.NetworkedHost(
+        cluster, _network(host), HOSTS[_host_model(host)].pcie_bytes_per_us
+      )
+      for cluster, host in zip(built, named, strict=True)
+      for _ in range(host.count)
+    ],
     TRANSFER_LATENCY_US,
   )
 
 
-def _is_in_limits(match: re.Match[str]) -> bool:
-  num_hosts, count = int(match[1] or 1), int(match[3])
-  return count <= MAX_GPUS and num_hosts * count <= hosts.MAX_GPUS
+def _host_model(host: NamedHosts) -> str:
+  """Returns the key of the host with the newest PCIe of its GPUs' hosts."""
+  keys = [GPUS[each.gpu].host for each in host.gpus]
+  return max(keys, key=lambda key: HOSTS[key].pcie_bytes_per_us)
 
 
-def _one_host(name: str, gpu: GpuModel, count: int, wiring: str) -> Cluster:
-  """Builds the GPUs and the CPU of a host; `wiring` is "pcie" or "nvlink"."""
-  devices = [_gpu_device(gpu, i) for i in range(count)]
-  devices.append(_cpu_device(HOSTS[gpu.host]))
+def _network(host: NamedHosts) -> hosts.NetworkModel:
+  """Returns the slowest network of a host's GPUs."""
+  networks = [hosts.NETWORKS[GPUS[each.gpu].network] for each in host.gpus]
+  return min(networks, key=lambda network: network.bytes_per_us)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Slot:
+  """A GPU of a host.
+
+  Attributes:
+    key: key of `GPUS`.
+    wiring: "pcie" or "nvlink", between GPUs of its kind.
+    rank: number of the GPU among those of its kind.
+    count: number of GPUs of its kind.
+  """
+
+  key: str
+  wiring: str
+  rank: int
+  count: int
+
+  @property
+  def gpu(self) -> GpuModel:
+    return GPUS[self.key]
+
+  @property
+  def is_k80(self) -> bool:
+    return self.key == "k80"
+
+  @property
+  def pcie_bytes_per_us(self) -> float:
+    """Bandwidth of the PCIe slots that the GPU was built for."""
+    return HOSTS[self.gpu.host].pcie_bytes_per_us
+
+
+def _one_host(
+  name: str, named: Sequence[NamedGpus], says_gpu: bool, says_host: bool
+) -> Cluster:
+  """Builds the GPUs and the CPU of a host.
+
+  `says_gpu` and `says_host` name the GPU and the host in device kinds.
+  """
+  slots = [
+    _Slot(each.gpu, each.wiring or _default_wiring(each.gpu), i, each.count)
+    for each in named
+    for i in range(each.count)
+  ]
+  key = _host_model(NamedHosts(1, tuple(named)))
+  devices = [_gpu_device(slot, i, says_gpu) for i, slot in enumerate(slots)]
+  devices.append(_cpu_device(key, says_host))
   names = [device.name for device in devices]
   links = tuple(
-    _link(gpu, wiring, names, src, dst)
-    for src in range(count + 1)
-    for dst in range(count + 1)
+    _link(slots, names, src, dst)
+    for src in range(len(names))
+    for dst in range(len(names))
     if src != dst
   )
-  sources = {"gpu": gpu.source, "host": HOSTS[gpu.host].source}
+  sources = {
+    f"gpu-{each.gpu}" if says_gpu else "gpu": GPUS[each.gpu].source
+    for each in named
+  }
+  sources[f"host-{key}" if says_host else "host"] = HOSTS[key].source
   return Cluster(name, tuple(devices), links, {"sources": sources})
 
 
-def _gpu_device(gpu: GpuModel, index: int) -> Device:
+def _default_wiring(gpu: str) -> str:
+  return "nvlink" if GPUS[gpu].nvlinks and gpu != "p100" else "pcie"
+
+
+def _gpu_device(slot: _Slot, index: int, says_gpu: bool) -> Device:
   return Device(
     f"{_TASK}GPU:{index}",
-    "GPU",
-    float(gpu.memory_bytes),
+    f"GPU-{slot.key}" if says_gpu else "GPU",
+    float(slot.gpu.memory_bytes),
     PLACETO_OP_OVERHEAD_US,
-    {"hardware": gpu_description(gpu)},
+    {"hardware": gpu_description(slot.gpu)},
   )
 
 
-def _cpu_device(host: HostModel) -> Device:
+def _cpu_device(host: str, says_host: bool) -> Device:
   return Device(
     f"{_TASK}CPU:0",
-    "CPU",
-    float(host.memory_bytes),
+    f"{CPU}-{host}" if says_host else CPU,
+    float(HOSTS[host].memory_bytes),
     PLACETO_OP_OVERHEAD_US,
-    {"hardware": cpu_hardware(host)},
+    {"hardware": cpu_hardware(HOSTS[host])},
   )
 
 
 def _link(
-  gpu: GpuModel, wiring: str, names: list[str], src: int, dst: int
+  slots: Sequence[_Slot], names: Sequence[str], src: int, dst: int
 ) -> Link:
-  cpu = len(names) - 1
-  ends = names[src], names[dst]
-  if gpu is GPUS["k80"]:
-    return Link(
-      *ends, PLACETO_BYTES_PER_US, 0.0, PLACETO_GAP_US, f"out:{names[src]}"
-    )
-  links = 0
-  if wiring == "nvlink" and cpu not in (src, dst):
-    links = _num_nvlinks(gpu, cpu, src, dst)
+  cpu = len(slots)
+  ends = [slots[i] for i in (src, dst) if i != cpu]
+  named = names[src], names[dst]
+  if any(end.is_k80 for end in ends):
+    from_other = src != cpu and not slots[src].is_k80
+    channel = _pcie_channel(cpu, src, dst) if from_other else f"out:{named[0]}"
+    return Link(*named, PLACETO_BYTES_PER_US, 0.0, PLACETO_GAP_US, channel)
+  first, links = ends[0], 0
+  is_alike = len(ends) == 2 and first.key == ends[1].key
+  if is_alike and first.wiring == "nvlink":
+    links = _num_nvlinks(first, ends[1])
   if links:
-    channel = f"nvlink:{src}" if gpu.nvswitch else f"nvlink:{src}-{dst}"
-    bandwidth = links * gpu.nvlink_bytes_per_us
+    channel = f"nvlink:{src}" if first.gpu.nvswitch else f"nvlink:{src}-{dst}"
+    bandwidth = links * first.gpu.nvlink_bytes_per_us
   else:
     channel = _pcie_channel(cpu, src, dst)
-    bandwidth = HOSTS[gpu.host].pcie_bytes_per_us
-  return Link(*ends, bandwidth, TRANSFER_LATENCY_US, 0.0, channel)
+    bandwidth = min(end.pcie_bytes_per_us for end in ends)
+  return Link(*named, bandwidth, TRANSFER_LATENCY_US, 0.0, channel)
 
 
-def _num_nvlinks(gpu: GpuModel, count: int, src: int, dst: int) -> int:
+def _num_nvlinks(src: _Slot, dst: _Slot) -> int:
+  gpu = src.gpu
   if gpu.nvswitch:
     return gpu.nvlinks
-  if count <= 4:
+  if src.count <= 4:
     return gpu.nvlinks // 3
-  cube_mesh = DGX1_NVLINKS[src][dst]
+  cube_mesh = DGX1_NVLINKS[src.rank][dst.rank]
   return min(cube_mesh, 1) if gpu.nvlinks == 4 else cube_mesh
 
 

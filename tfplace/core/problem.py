@@ -29,7 +29,8 @@ class Problem:
     order: execution order of ready ops, one of `tfplace.core.order.ORDERS`.
 
   Raises:
-    ProblemError: an op or a whole colocation group cannot run on any device, or
+    ProblemError: an op or a whole colocation group cannot run on any device,
+      the graph has times for GPUs or CPUs but none for a named kind of them, or
       the order is unknown.
   """
 
@@ -40,6 +41,7 @@ class Problem:
 
   def __post_init__(self) -> None:
     orders.check_order(self.order)
+    self._check_kinds()
     stuck = np.flatnonzero(~self.allowed.any(axis=1))
     if len(stuck):
       name = self.graph.names[stuck[0]]
@@ -57,6 +59,18 @@ class Problem:
         f" has no device of cluster {self.cluster.name!r} that runs all of it",
         op=self.graph.names[op],
       )
+
+  def _check_kinds(self) -> None:
+    """Checks that the graph tells kinds of GPUs or CPUs apart if needed."""
+    known = self.graph.time_us
+    for device in self.cluster.devices:
+      if device.kind not in known and device.base_kind in known:
+        raise ProblemError(
+          f"graph {self.graph.name!r} has times for {device.base_kind!r} but"
+          f" none for {device.kind!r} of cluster {self.cluster.name!r}: extract"
+          " it for this cluster (tfplace-extract --cluster)",
+          device=device.name,
+        )
 
   def in_order(self, order: str) -> "Problem":
     """Returns the problem with another order, or itself if it is the same."""

@@ -45,6 +45,12 @@ class GroupGraph:
     """[num_groups] float64 minimum of `time_us`."""
     return self.time_us.min(axis=1)
 
+  @functools.cached_property
+  def possible_us(self) -> np.ndarray:
+    """[num_groups, num_devices] float64 `time_us`, elsewhere if not allowed."""
+    elsewhere = self.fastest_us[:, np.newaxis]
+    return np.where(self.allowed, self.time_us, elsewhere)
+
   def nearest(self, wanted: np.ndarray) -> np.ndarray:
     """Returns [num_groups] wanted devices, or the fastest if not allowed."""
     here = self.allowed[np.arange(self.num_groups), wanted]
@@ -166,14 +172,24 @@ def main_devices(groups: GroupGraph) -> np.ndarray:
   """
   cluster = groups.problem.cluster
   kinds = [device.kind for device in cluster.devices]
-  work = np.where(
-    groups.allowed, groups.time_us, groups.fastest_us[:, np.newaxis]
-  ).sum(axis=0)
+  work = groups.possible_us.sum(axis=0)
   runs = groups.allowed.sum(axis=0)
   best = min(
     range(len(kinds)), key=lambda d: (work[d] / kinds.count(kinds[d]), -runs[d])
   )
   return np.array([i for i, kind in enumerate(kinds) if kind == kinds[best]])
+
+
+def working_devices(groups: GroupGraph) -> np.ndarray:
+  """Returns the main devices and those of other kinds, the fastest first.
+
+  CPUs do not work beside other devices. Equal devices keep their order.
+  """
+  devices = groups.problem.cluster.devices
+  is_cpu = devices[int(main_devices(groups)[0])].is_cpu
+  alike = np.array([i for i, d in enumerate(devices) if d.is_cpu == is_cpu])
+  work = groups.possible_us.sum(axis=0)[alike]
+  return alike[np.argsort(work, kind="stable")]
 
 
 def equal_blocks(groups: GroupGraph, order: np.ndarray) -> np.ndarray:

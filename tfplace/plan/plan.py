@@ -142,10 +142,26 @@ class Plan:
     """Returns the decision and one line per layer."""
     width = max(map(len, self.layers), default=0)
     lines = [
-      f"  {name:{width}}  {_short(device)}"
+      f"  {name:{width}}  {self._shown(device)}"
       for name, device in self.layers.items()
     ]
     return "\n".join([self.message, *lines])
+
+  def _shown(self, device: str) -> str:
+    """Returns a short device name, with the kind if there are several."""
+    label = self._kind_labels.get(device, "")
+    return f"{_short(device)} ({label})" if label else _short(device)
+
+  @functools.cached_property
+  def _kind_labels(self) -> Mapping[str, str]:
+    """Label of the kind by full device name; "" if kinds need none."""
+    from tfplace.plan import local_devices
+
+    if self.placement is None:
+      return {}
+    cluster = self.placement.problem.cluster
+    full = local_devices.full_names({name: name for name in cluster.index})
+    return dict(zip(full.values(), cluster.kind_labels, strict=True))
 
   def measure(self, steps: int = 20) -> Evaluation:
     """Runs and times the placed step without changing the model.
@@ -206,7 +222,8 @@ class Plan:
   def _planned_decision(self, evaluation: Evaluation) -> str:
     from tfplace.plan import local_devices
 
-    where, single = _listed(self.devices), self.single_device
+    where = ", ".join(map(self._shown, self.devices))
+    single = self.single_device
     kind = "step" if self.training else "inference step"
     if self.microbatches > 1:
       kind += f" in {self.microbatches} microbatches"

@@ -505,8 +505,8 @@ def by_worth(problem: Problem) -> list[int]:
 
 
 def main_devices(problem: Problem) -> int:
-  """Returns the number of devices of the kind that runs the step soonest."""
-  return len(groups.main_devices(groups.GroupGraph(problem)))
+  """Returns the number of devices that a step can be divided among."""
+  return len(groups.working_devices(groups.GroupGraph(problem)))
 
 
 def _counts(devices: int, halving: HalvingConfig) -> list[int]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from tfplace.core.cluster import Cluster
+
 
 def short_names(names: Sequence[str]) -> list[str]:
   """Strips common prefixes of device names, unless they become ambiguous."""
@@ -12,6 +14,18 @@ def short_names(names: Sequence[str]) -> list[str]:
     shared += 1
   short = ["/".join(p[shared:]).replace("device:", "") for p in parts]
   return short if len(set(short)) == len(names) else list(names)
+
+
+def named_devices(cluster: Cluster) -> list[str]:
+  """Returns short names of devices: "GPU:0", or "GPU:0 (v100)" of `GPU-v100`.
+
+  The kind is named where devices of a type are of several kinds.
+  """
+  short = short_names([device.name for device in cluster.devices])
+  return [
+    f"{name} ({label})" if label else name
+    for name, label in zip(short, cluster.kind_labels, strict=True)
+  ]
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tfplace.core.placement import Placement
-from tfplace.report.names import short_names
+from tfplace.report.names import named_devices
 from tfplace.simulate import Schedule, Segment, Simulator
 from tfplace.simulate.critical_path import OP as OP_SEGMENT
 from tfplace.simulate.critical_path import TRANSFER as TRANSFER_SEGMENT
@@ -51,9 +51,8 @@ def as_schedule(step: Schedule | Placement) -> Schedule:
 
 
 def device_names(schedule: Schedule) -> list[str]:
-  """Returns the [num_devices] short names of devices."""
-  devices = schedule.placement.problem.cluster.devices
-  return short_names([device.name for device in devices])
+  """Returns the [num_devices] short names, with kinds where they differ."""
+  return named_devices(schedule.placement.problem.cluster)
 
 
 def channel_names(schedule: Schedule) -> list[str]:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.units import format_bytes, format_us
-from tfplace.report.names import short_names
+from tfplace.report.names import named_devices, short_names
 
 MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown
 BASELINE = "single"
@@ -34,7 +34,7 @@ def results_table(
   table = Table()
   devices = list(results[0].evaluation.peak_memory_bytes) if results else []
   table.add_column("placer")
-  names = ["step time", "vs single", "vs bound", *_memory_columns(devices)]
+  names = ["step time", "vs single", "vs bound", *_memory_columns(results)]
   if measured is not None:
     names.insert(1, "measured")
   for name in [*names, "seconds"]:
@@ -57,10 +57,17 @@ def rank(result: Result) -> tuple[bool, float]:
   return not result.evaluation.feasible, result.evaluation.step_time_us
 
 
-def _memory_columns(devices: Sequence[str]) -> list[str]:
+def _memory_columns(results: Sequence[Result]) -> list[str]:
+  if not results:
+    return []
+  devices = list(results[0].evaluation.peak_memory_bytes)
   if len(devices) > MAX_DEVICE_COLUMNS:
     return ["peak memory (fullest)"]
-  return [f"peak {name}" for name in short_names(devices)]
+  cluster = results[0].placement.problem.cluster
+  own = dict(zip(cluster.index, named_devices(cluster), strict=True))
+  if any(name not in own for name in devices):
+    return [f"peak {name}" for name in short_names(devices)]
+  return [f"peak {own[name]}" for name in devices]
 
 
 def _cells(

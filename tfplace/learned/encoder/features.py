@@ -261,7 +261,7 @@ def _device(
     np.log1p(scale.mean_bytes / np.maximum(rate, 1e-9) / scale.mean_us).clip(
       0, 10
     ),
-    [d.kind == "CPU" for d in cluster.devices],
+    [d.is_cpu for d in cluster.devices],
     *(rank % RANKS == np.arange(RANKS)[:, None]),
   )
 

@@ -47,7 +47,7 @@ class CpuPlacer:
   ) -> Result:
     """Tries each CPU device; raises ProblemError if the cluster has none."""
     devices = problem.cluster.devices
-    cpus = [i for i, device in enumerate(devices) if device.kind == "CPU"]
+    cpus = [i for i, device in enumerate(devices) if device.is_cpu]
     if not cpus:
       raise ProblemError(
         f"strategy 'cpu': cluster {problem.cluster.name!r} has no device of"

@@ -1,5 +1,7 @@
 """Pipeline stages: balanced cuts of a row of layers, by dynamic programming."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 
@@ -19,7 +21,7 @@ def balanced_stages(
   work_us: np.ndarray,
   cut_us: np.ndarray,
   stages: int,
-  within: tuple[np.ndarray, float] | None = None,
+  within: tuple[np.ndarray, float | np.ndarray] | None = None,
 ) -> np.ndarray:
   """Cuts a row of layers into stages so that the slowest stage is fastest.
 
@@ -28,37 +30,59 @@ def balanced_stages(
   wins.
 
   Args:
-    work_us: [num_layers] microseconds of each layer.
+    work_us: [num_layers] microseconds of each layer, or [stages, num_layers] on
+      the device of each stage.
     cut_us: [num_layers - 1] microseconds of the transfers across each border.
-    within: [num_layers] bytes that each layer holds, and the maximum per stage.
-      If no cut satisfies it, the excess is minimized.
+    within: [num_layers] bytes that each layer holds, and the maximum of a stage
+      or [stages] of each. If no cut satisfies it, the excess is minimized.
 
   Returns:
     [num_layers] stage of each layer.
   """
-  count = len(work_us)
+  count = work_us.shape[-1]
   stages = max(1, min(stages, count))
   before = np.concatenate(([0.0], cut_us, [0.0]))
   small = 1e-6 / max(1.0, float(before.sum()))
-  spans = _spans(work_us)
-  taken = np.where(spans >= 0, np.maximum(spans, before[:, np.newaxis]), 0)
-  if within is not None:
-    held, most = within
-    over = np.maximum(_spans(held) - most, 0.0) / max(float(held.sum()), 1.0)
-    longest = float(taken.max(initial=0.0))
-    taken += np.where(over > 0, longest * (1.0 + over), 0.0)
+  taken = _stage_times(work_us, before, within, stages)
   # Time of the slowest stage for each number of first layers.
   slowest = np.full(count + 1, np.inf)
   slowest[0] = 0.0
   came_from = []
-  for _ in range(stages):
-    rows = np.maximum(slowest[:, np.newaxis], taken)
+  for of_stage in taken:
+    rows = np.maximum(slowest[:, np.newaxis], of_stage)
     rows += small * before[:, np.newaxis]
     # Every stage has at least one layer.
     rows[np.tril_indices(count + 1)] = np.inf
     came_from.append(rows.argmin(axis=0))
     slowest = rows.min(axis=0)
   return _traced_back(came_from)
+
+
+def _stage_times(
+  work_us: np.ndarray,
+  before: np.ndarray,
+  within: tuple[np.ndarray, float | np.ndarray] | None,
+  stages: int,
+) -> Iterator[np.ndarray]:
+  """Yields the time of every range of layers as a stage, stage by stage.
+
+  Each is [num_layers + 1, num_layers + 1]. A range beyond the memory of its
+  stage takes longer than any other.
+  """
+  rows = np.atleast_2d(work_us)
+  longest = max(float(np.cumsum(rows, axis=1)[:, -1:].max(initial=0.0)), 0.0)
+  longest = max(longest, float(before.max(initial=0.0)))
+  held, limits = (np.zeros(rows.shape[1]), np.inf) if within is None else within
+  most = np.ravel(limits)
+  taken = np.zeros((0, 0))
+  for stage in range(stages):
+    if stage < max(len(rows), len(most)):
+      spans = _spans(rows[min(stage, len(rows) - 1)])
+      taken = np.where(spans >= 0, np.maximum(spans, before[:, np.newaxis]), 0)
+      over = np.maximum(_spans(held) - most[min(stage, len(most) - 1)], 0.0)
+      over /= max(float(held.sum()), 1.0)
+      taken += np.where(over > 0, longest * (1.0 + over), 0.0)
+    yield taken
 
 
 def _spans(of_layer: np.ndarray) -> np.ndarray:

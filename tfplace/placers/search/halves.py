@@ -18,7 +18,7 @@ from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.partition import metis
-from tfplace.placers.rules.grid import DeviceGrid
+from tfplace.placers.rules.device_grid import DeviceGrid
 from tfplace.placers.search.config import HalvesConfig
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer

@@ -158,14 +158,14 @@ def _default_batch(source: StepSource) -> int:
 
 
 def cards_of(cluster: ClusterLike | None) -> list[Card]:
-  """Returns the rows of an estimate: one cluster, or all presets for None.
+  """Returns the rows of an estimate: of one cluster, or all presets for None.
 
   Raises:
     FormatError: the preset is unknown, or the file is invalid.
   """
   if cluster is None:
     return cards.preset_cards()
-  return [cards.cluster_card(find_cluster(cluster))]
+  return cards.cluster_cards(find_cluster(cluster))
 
 
 def check_precisions(names: Sequence[str]) -> None:
@@ -413,7 +413,10 @@ class _Step:
 
 def _by_memory(rows: Sequence[Card]) -> list[int]:
   """Returns the indices of cards by the memory of a device, largest first."""
-  memory = [card.cluster.memory_bytes[0] for card in rows]
+  memory = [
+    max(d.memory_bytes for d in card.cluster.devices if d.kind in card.kinds())
+    for card in rows
+  ]
   return sorted(range(len(rows)), key=lambda i: (-memory[i], i))
 
 

@@ -121,10 +121,10 @@ def _trial(
     return _Trial(
       load, ("single", one.schedule.step_time_us, one.peak_memory_bytes)
     )
-  if one.num_devices < 2:
+  kinds = card.kinds()
+  if sum(d.kind in kinds for d in card.cluster.devices) < 2:
     return _Trial(load, None)
-  kind = one.schedule.placement.problem.cluster.devices[one.device].kind
-  return _Trial(load, fits.placed(graph, card.cluster, kind))
+  return _Trial(load, fits.placed(graph, card.cluster, kinds))
 
 
 def _bracket(

@@ -6,7 +6,7 @@ that `tfplace.extract` gives for that card.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,11 +33,22 @@ class Card:
     cluster: all of its devices; those of other kinds serve ops that a card
       cannot run.
     is_preset: whether smaller presets replace a part of the cluster.
+    kind: kind of the devices that count; None for all but CPUs, of which the
+      fastest kind is the one device.
   """
 
   name: str
   cluster: Cluster
   is_preset: bool
+  kind: str | None = None
+
+  def one_kind(self, graph: OpGraph) -> str:
+    """Returns the kind of the card alone."""
+    return self.kind or main_kind(graph, self.cluster)
+
+  def kinds(self) -> tuple[str, ...]:
+    """Returns the kinds that count where several devices do."""
+    return (self.kind,) if self.kind else _kinds(self.cluster)
 
   def with_devices(self, count: int, kind: str) -> Cluster:
     """Returns the cluster with `count` devices of a kind, and all others."""
@@ -63,8 +74,24 @@ def preset_cards() -> list[Card]:
 
 
 def cluster_card(cluster: Cluster) -> Card:
-  """Returns the card of a given cluster."""
+  """Returns the card of a given cluster as a whole."""
   return Card(cluster.name, cluster, False)
+
+
+def cluster_cards(cluster: Cluster) -> list[Card]:
+  """Returns a card per kind of devices of a cluster; CPUs serve the others."""
+  kinds = _kinds(cluster)
+  if len(kinds) < 2:
+    return [cluster_card(cluster)]
+  return [
+    Card(f"{cluster.name}: {kind}", cluster, False, kind) for kind in kinds
+  ]
+
+
+def _kinds(cluster: Cluster) -> tuple[str, ...]:
+  """Returns the kinds but CPUs, or CPUs if there is nothing else."""
+  kinds = dict.fromkeys(d.kind for d in cluster.devices if not d.is_cpu)
+  return tuple(kinds or dict.fromkeys(d.kind for d in cluster.devices))
 
 
 def graphs_of(
@@ -122,27 +149,28 @@ def main_kind(graph: OpGraph, cluster: Cluster) -> str:
   """
   problem = Problem(graph, cluster)
   first = {d.kind: i for i, d in reversed([*enumerate(cluster.devices)])}
-  kinds = [kind for kind in first if kind != "CPU"] or [*first]
   fastest = problem.fastest_us
 
   def work_us(kind: str) -> float:
     us = problem.time_us[:, first[kind]]
     return float(np.where(np.isnan(us), fastest, us).sum())
 
-  return min(kinds, key=work_us)
+  return min(_kinds(cluster), key=work_us)
 
 
-def on_cards_only(graph: OpGraph, cluster: Cluster, kind: str) -> Problem:
+def on_cards_only(
+  graph: OpGraph, cluster: Cluster, kinds: Collection[str]
+) -> Problem:
   """Returns a problem whose other devices run only what a card cannot.
 
   Otherwise a step would "fit" on any card, with its weights in host memory.
   """
   problem = Problem(graph, cluster)
-  is_card = [i for i, d in enumerate(cluster.devices) if d.kind == kind]
+  is_card = [i for i, d in enumerate(cluster.devices) if d.kind in kinds]
   runs_here = np.any(problem.group_allowed[:, is_card], axis=1)
   stays = np.asarray(runs_here)[problem.group_of]
   time_us = {
-    name: us if name == kind else np.where(stays, np.nan, us)
+    name: us if name in kinds else np.where(stays, np.nan, us)
     for name, us in graph.time_us.items()
   }
   return Problem(dataclasses.replace(graph, time_us=time_us), cluster)

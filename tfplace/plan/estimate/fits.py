@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -66,9 +67,9 @@ class OneDevice:
 
 def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
   """Simulates a step with everything on one device that can run there."""
-  kind = cards.main_kind(graph, card.cluster)
+  kind = card.one_kind(graph)
   cluster = card.with_devices(1, kind)
-  problem = cards.on_cards_only(graph, cluster, kind)
+  problem = cards.on_cards_only(graph, cluster, (kind,))
   device = next(i for i, d in enumerate(cluster.devices) if d.kind == kind)
   groups = GroupGraph(problem)
   wanted = groups.nearest(np.full(groups.num_groups, device))
@@ -110,7 +111,7 @@ def smallest_fit(
       found = _of_one(one)
     else:
       cluster = card.with_devices(count, kind)
-      found = placed(graph, cluster, kind)
+      found = placed(graph, cluster, (kind,))
     if found is not None:
       strategy, step_time_us, peak = found
       return SmallestFit(
@@ -134,15 +135,17 @@ def _of_one(one: OneDevice) -> Found | None:
   return "single", one.schedule.step_time_us, one.peak_memory_bytes
 
 
-def placed(graph: OpGraph, cluster: Cluster, kind: str) -> Found | None:
-  """Places a step on several devices of a kind by the cheap placers.
+def placed(
+  graph: OpGraph, cluster: Cluster, kinds: Collection[str]
+) -> Found | None:
+  """Places a step on several devices of some kinds by the cheap placers.
 
   Each placement is simulated; one that does not fit is None.
   """
-  memory = sum(d.memory_bytes for d in cluster.devices if d.kind == kind)
+  memory = sum(d.memory_bytes for d in cluster.devices if d.kind in kinds)
   if float(graph.persistent_bytes.sum()) > memory and not math.isinf(memory):
     return None
-  problem = cards.on_cards_only(graph, cluster, kind)
+  problem = cards.on_cards_only(graph, cluster, kinds)
   for strategy in CONFIG.strategies:
     try:
       found = placers.place(problem, strategy, CONFIG.budget_s, seed=0)

@@ -1,0 +1,346 @@
+"""Grids of replicas by stages, on which microbatched steps are placed.
+
+A grid holds replicas of a pipeline (GPipe, Huang et al., 2019). Stages are
+balanced by dynamic programming over layers (PipeDream, Harlap et al., arXiv
+1806.03377), variables by bytes. Where devices differ, replicas get microbatches
+and stages get layers by the speed and memory of their devices.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tfplace.core.op_names import UNKNOWN
+from tfplace.core.paths import transfers, upward_ranks
+from tfplace.placers.groups import GroupGraph, main_devices, working_devices
+from tfplace.placers.list_scheduling.placers import held_bytes
+from tfplace.placers.rules.axes import longest_ops, read_scopes, spread
+from tfplace.placers.rules.shares import balanced_shares
+from tfplace.placers.rules.stages import balanced_stages, merged_layers
+from tfplace.simulate.links import mean_transfer
+
+
+@dataclasses.dataclass(frozen=True)
+class GridConfig:
+  """Settings of grids; all defaults were chosen by trial."""
+
+  # Maximum number of layers for the dynamic program, which is cubic.
+  most_layers: int = 512
+  # Share of work that must have known layers; otherwise op names are used.
+  least_known: float = 0.5
+
+
+_CONFIG = GridConfig()
+
+
+class DeviceGrid:
+  """The groups of a step, arranged for grids of replicas and stages.
+
+  Attributes:
+    groups: groups of the problem.
+    devices: [num_used] devices of the grids; if they differ, the fastest first.
+    is_unequal: whether they differ in kind or memory.
+    microbatch: [num_groups] microbatch of each group, UNKNOWN if shared.
+  """
+
+  def __init__(
+    self, groups: GroupGraph, unequal: np.ndarray | None = None
+  ) -> None:
+    """Uses the devices of the main kind, or `unequal` devices."""
+    self.groups = groups
+    self.is_unequal = unequal is not None
+    self.devices = main_devices(groups) if unequal is None else unequal
+    self.microbatch = _of_groups(groups)
+    self.count = groups.problem.graph.num_microbatches
+
+  @property
+  def most_replicas(self) -> int:
+    """Maximum number of replicas, limited by devices and microbatches."""
+    return min(self.count, len(self.devices))
+
+  def grids(self) -> Iterator[tuple[int, int]]:
+    """Yields (replicas, stages) of two or more each.
+
+    Grids whose devices would suffice for another replica are skipped.
+    """
+    for replicas in range(2, self.most_replicas + 1):
+      stages = len(self.devices) // replicas
+      is_largest = stages > len(self.devices) // (replicas + 1)
+      if stages > 1 and is_largest:
+        yield replicas, stages
+
+  def placements(self, replicas: int, stages: int) -> Iterator[np.ndarray]:
+    """Yields [num_groups] devices of every variant of a grid.
+
+    The variants are stages by time or memory, layouts on devices, and gradients
+    added at the variable or on the way. Unequal devices have more: shares of
+    the microbatches by time or memory, and variables spread evenly, by speed or
+    on the fastest devices.
+    """
+    on_way = (False, True) if replicas > 1 else (False,)
+    if self.is_unequal:
+      yield from self._unequal(replicas, stages, on_way)
+      return
+    share = np.arange(self.count) * replicas // self.count
+    used = self.devices[: replicas * stages]
+    layouts = _layouts(used, replicas, stages)
+    stagings = self._stagings(layouts[0])
+    for stage, layout, along in itertools.product(stagings, layouts, on_way):
+      yield self._placed(layout, stage, along, share, np.ones(replicas))
+
+  def _unequal(
+    self, replicas: int, stages: int, on_way: Sequence[bool]
+  ) -> Iterator[np.ndarray]:
+    """Yields [num_groups] devices of every variant on unequal devices."""
+    used = self.devices[: replicas * stages]
+    orders = {tuple(used), tuple(used[::-1]), tuple(np.sort(used))}
+    for order in sorted(orders):
+      for layout in _layouts(np.array(order), replicas, stages):
+        for stage in self._stagings(layout):
+          for share, weights in self._shares(layout, stage):
+            for along in on_way:
+              yield self._placed(layout, stage, along, share, weights)
+
+  def _shares(
+    self, layout: np.ndarray, stage: np.ndarray
+  ) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns [num_microbatches] replicas and [replicas] weights of variables.
+
+    A replica takes as long as its slowest stage.
+    """
+    replicas, stages = layout.shape
+    if replicas == 1:
+      return [(np.zeros(self.count, np.int64), np.ones(1))]
+    own = self.microbatch != UNKNOWN
+    at = self.microbatch[own], stage[own]
+    time_us = np.zeros((replicas, self.count, stages))
+    held = np.zeros((self.count, stages))
+    np.add.at(held, at, held_bytes(self.groups)[own])
+    for replica, devices in enumerate(layout):
+      us = self.groups.possible_us[own, devices[at[1]]]
+      np.add.at(time_us[replica], at, us)
+    memory = self.groups.problem.cluster.memory_bytes[layout]
+    found = balanced_shares(time_us.max(axis=2).T, held, memory)
+    speed = 1.0 / np.maximum(time_us.max(axis=2).sum(axis=1), 1e-300)
+    weights = [np.ones(replicas), speed, 1.0 * (speed >= 0.999 * speed.max())]
+    return [
+      (share, weight * (np.bincount(share, minlength=replicas) > 0))
+      for share in found
+      for weight in (weights if stages == 1 else weights[:1])
+    ]
+
+  def _placed(
+    self,
+    grid: np.ndarray,
+    stage: np.ndarray,
+    along: bool,
+    share: np.ndarray,
+    weights: np.ndarray,
+  ) -> np.ndarray:
+    """Returns [num_groups] devices of one [replicas, stages] grid.
+
+    `along` adds gradients from replica to replica instead of at the variable;
+    `share` and `weights` are as `_shares` returns them.
+    """
+    replica = self._replicas(stage, grid.shape[1], along, share, weights)
+    wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
+    batch, rows = self._slices
+    wanted[rows] = wanted[batch]
+    return self.groups.nearest(wanted)
+
+  def replicas(self, count: int) -> np.ndarray:
+    """Returns [num_groups] replica of each group with a single stage."""
+    nothing = np.zeros(self.groups.num_groups, np.int64)
+    share = np.arange(self.count) * count // self.count
+    found = self._replicas(nothing, 1, False, share, np.ones(count))
+    return np.maximum(found, 0)
+
+  def _replicas(
+    self,
+    stage: np.ndarray,
+    stages: int,
+    along: bool,
+    share: np.ndarray,
+    weights: np.ndarray,
+  ) -> np.ndarray:
+    """Returns [num_groups] replica of each group, UNKNOWN if undetermined."""
+    replica = np.where(
+      self.microbatch == UNKNOWN, UNKNOWN, share[self.microbatch]
+    )
+    for one in range(stages):
+      self._spread_variables(replica, stage == one, weights)
+    if along:
+      self._add_along(replica)
+    return self._follow(replica)
+
+  @functools.cached_property
+  def _slices(self) -> tuple[np.ndarray, np.ndarray]:
+    """Groups of the fed batch, and groups that take a microbatch's rows of it.
+
+    The rows are taken where the batch is: only they are sent.
+    """
+    src, dst, size = self.groups.edges
+    is_fed = self.groups.persistent_bytes == 0
+    is_fed[dst] = False
+    is_fed &= self.microbatch == UNKNOWN
+    graph = self.groups.problem.graph
+    output = np.bincount(self.groups.problem.group_of, graph.op_output_bytes)
+    takes = is_fed[src] & (self.microbatch[dst] != UNKNOWN)
+    takes &= size > output[dst]
+    return src[takes], dst[takes]
+
+  def _spread_variables(
+    self, replica: np.ndarray, here: np.ndarray, weights: np.ndarray
+  ) -> None:
+    """Assigns variables in place, the largest first, by [replicas] weights."""
+    size = self.groups.persistent_bytes
+    mine = np.flatnonzero(here & (replica == UNKNOWN) & (size > 0))
+    held = np.where(weights > 0, 0.0, np.inf)
+    for group in mine[np.argsort(-size[mine], kind="stable")].tolist():
+      replica[group] = held.argmin()
+      held[replica[group]] += size[group] / weights[replica[group]]
+
+  def _add_along(self, replica: np.ndarray) -> None:
+    """Assigns ops that add gradients to the last microbatch's replica."""
+    src, dst, _ = self.groups.edges
+    adds = (self.microbatch[src] != UNKNOWN) & (replica[dst] == UNKNOWN)
+    np.maximum.at(replica, dst[adds], replica[src[adds]])
+
+  def _follow(self, known: np.ndarray) -> np.ndarray:
+    """Fills in unknown [num_groups] values.
+
+    An unknown group follows the shared reader of most of its bytes, or else its
+    neighbors.
+    """
+    src, dst, size = self.groups.edges
+    shared = self.microbatch == UNKNOWN
+    rows = np.flatnonzero(shared[src] & shared[dst])
+    rows = rows[np.lexsort((dst[rows], -size[rows], src[rows]))]
+    reader = np.arange(self.groups.num_groups)
+    readers, first = np.unique(src[rows], return_index=True)
+    reader[readers] = dst[rows[first]]
+    reader = np.where(known == UNKNOWN, reader, np.arange(len(reader)))
+    for _ in range(int(self.groups.num_groups).bit_length()):
+      reader = reader[reader]
+    found = np.where(known == UNKNOWN, known[reader], known)
+    return spread(self.groups, found)
+
+  def _stagings(self, layout: np.ndarray) -> list[np.ndarray]:
+    """Returns [num_groups] stages balanced by time, on a layout of devices.
+
+    If these exceed the memory of the devices, stages balanced within memory are
+    returned as well.
+    """
+    layer, groups = self._layer_of_groups, self.groups
+    replicas, stages = layout.shape
+    held = np.bincount(layer, held_bytes(groups)) / replicas
+    memory = groups.problem.cluster.memory_bytes
+    limits: float | np.ndarray = float(memory[self.devices].min())
+    if self.is_unequal:
+      work_us = self._unequal_work(layout)
+      limits = memory[layout].min(axis=0)
+    else:
+      work_us = np.bincount(layer, groups.fastest_us)
+    of_layer = balanced_stages(work_us, self._cut_us, stages)
+    found = [of_layer[layer]]
+    if np.any(np.bincount(of_layer, held, stages) > limits):
+      within = (held, limits)
+      found.append(
+        balanced_stages(work_us, self._cut_us, stages, within)[layer]
+      )
+    return found
+
+  def _unequal_work(self, layout: np.ndarray) -> np.ndarray:
+    """[stages, num_layers] microseconds, on the slowest device of a stage."""
+    layer = self._layer_of_groups
+    us = self.groups.possible_us
+    return np.array(
+      [
+        max((np.bincount(layer, us[:, d]) for d in column), key=np.sum)
+        for column in layout.T
+      ]
+    )
+
+  @functools.cached_property
+  def _layer_of_groups(self) -> np.ndarray:
+    """[num_groups] layer of each group, numbered in forward order."""
+    groups = self.groups
+    layer = self._follow(self._layers())
+    layer = np.unique(layer, return_inverse=True)[1].reshape(-1)
+    # Sort layers by the time from their first op to the end of the step. By
+    # earliest start, a layer's reshaped weight would count as its input.
+    after_us = upward_ranks(groups.problem.graph, groups.problem.fastest_us)
+    of_group = np.zeros(groups.num_groups)
+    np.maximum.at(of_group, groups.problem.group_of, after_us)
+    of_group[self.microbatch != (0 if self.count > 1 else UNKNOWN)] = 0.0
+    most = np.zeros(layer.max(initial=0) + 1)
+    np.maximum.at(most, layer, of_group)
+    rank = np.argsort(np.argsort(-most, kind="stable"), kind="stable")
+    return merged_layers(rank[layer], groups.fastest_us, _CONFIG.most_layers)
+
+  def _layers(self) -> np.ndarray:
+    """Returns [num_groups] layer of each group's longest op, or UNKNOWN."""
+    graph = self.groups.problem.graph
+    layer = graph.layer[longest_ops(self.groups)].astype(np.int64)
+    work = self.groups.fastest_us
+    in_passes = (self.microbatch != UNKNOWN) | (self.count == 1)
+    total = work[in_passes].sum()
+    if (
+      work[in_passes & (layer != UNKNOWN)].sum() >= _CONFIG.least_known * total
+    ):
+      return layer
+    names = [
+      name.removeprefix(f"microbatch_{number}/")
+      for name, number in zip(
+        graph.names, graph.microbatch.tolist(), strict=True
+      )
+    ]
+    # Shared ops have names from other places, such as the optimizer.
+    return np.where(in_passes, read_scopes(self.groups, names).of, UNKNOWN)
+
+  @functools.cached_property
+  def _cut_us(self) -> np.ndarray:
+    """[num_layers - 1] microseconds of the transfers across each border."""
+    problem, layer = self.groups.problem, self._layer_of_groups
+    graph, cluster = problem.graph, problem.cluster
+    of_op = layer[problem.group_of]
+    across, _ = transfers(graph, of_op)
+    us_per_byte, fixed_us = mean_transfer(cluster, with_gap=True)
+    us = graph.edge_bytes[across] * us_per_byte + fixed_us
+    ends = of_op[graph.edge_src[across]], of_op[graph.edge_dst[across]]
+    change = np.zeros(layer.max(initial=0) + 1)
+    np.add.at(change, np.minimum(*ends), us)
+    np.subtract.at(change, np.maximum(*ends), us)
+    return np.cumsum(change)[:-1]
+
+
+def device_grids(groups: GroupGraph) -> list[DeviceGrid]:
+  """Returns the main devices, and all that can work where these differ."""
+  devices, cluster = working_devices(groups), groups.problem.cluster
+  alike = {(cluster.devices[i].kind, cluster.memory_bytes[i]) for i in devices}
+  found = [DeviceGrid(groups)]
+  return found if len(alike) == 1 else [*found, DeviceGrid(groups, devices)]
+
+
+def _layouts(
+  devices: np.ndarray, replicas: int, stages: int
+) -> list[np.ndarray]:
+  """Returns [replicas, stages] devices: alike in replicas, alike in stages."""
+  layouts = [devices.reshape(replicas, stages)]
+  if min(replicas, stages) > 1:
+    layouts.append(devices.reshape(stages, replicas).T)
+  return layouts
+
+
+def _of_groups(groups: GroupGraph) -> np.ndarray:
+  """Returns [num_groups] microbatch of each group; UNKNOWN if ops differ."""
+  problem = groups.problem
+  least = np.full(groups.num_groups, np.iinfo(np.int64).max)
+  most = np.full(groups.num_groups, UNKNOWN)
+  of_op = problem.graph.microbatch.astype(np.int64)
+  np.minimum.at(least, problem.group_of, of_op)
+  np.maximum.at(most, problem.group_of, of_op)
+  return np.where(least == most, most, UNKNOWN)
