@@ -1,108 +1,33 @@
 """A step that recomputes activations computes the same, in less memory."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
+from tests.testing import recomputed_models as models
 from tfplace import cluster_preset, largest_batch, place
 from tfplace.core import Problem
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.recompute import is_clone, original_name, recompute_config
 from tfplace.errors import ExtractionError
-from tfplace.extraction import run_steps, trace_keras
+from tfplace.extraction import trace_keras
+from tfplace.extraction.traced import with_initializers
 from tfplace.plan.sources import extract, op_graph
 
-BATCH, STEPS, WIDTH = 8, 10, 64
+STEPS = 10
 
 
-def transformer():
-  tokens = keras.Input((16,), dtype="int32")
-  x = layers.Embedding(50, WIDTH, mask_zero=True)(tokens)
-  for i in range(3):
-    y = layers.LayerNormalization()(x)
-    y = layers.MultiHeadAttention(2, 32, dropout=0.1, name=f"attend_{i}")(y, y)
-    x = x + layers.Dropout(0.2)(y)
-    y = layers.Dense(2 * WIDTH, activation="gelu", name=f"wide_{i}")(x)
-    x = x + layers.Dense(WIDTH)(y)
-  return keras.Model(tokens, layers.Dense(5)(x))
-
-
-def convolutions():
-  x = image = keras.Input((16, 16, 3))
-  for _ in range(4):
-    x = layers.Conv2D(8, 3, padding="same", use_bias=False)(x)
-    x = layers.ReLU()(layers.BatchNormalization()(x))
-  x = layers.GlobalAveragePooling2D()(x)
-  return keras.Model(image, layers.Dense(5)(x))
-
-
-def recurrent():
-  x = series = keras.Input((9, 6))
-  x = layers.LSTM(WIDTH, return_sequences=True)(layers.Masking()(x))
-  x = layers.Dense(WIDTH, activation="tanh")(x)
-  x = layers.GRU(WIDTH, return_sequences=True)(x)
-  return keras.Model(series, layers.Dense(5)(x))
-
-
-def shared():
-  first, second = keras.Input((WIDTH,)), keras.Input((WIDTH,))
-  tower = keras.Sequential(
-    [layers.Dense(4 * WIDTH, activation="relu") for _ in range(3)]
-  )
-  x = layers.Concatenate()([tower(first), tower(second)])
-  return keras.Model([first, second], layers.Dense(5)(x))
-
-
-class Block(layers.Layer):
-  """What `keras.RematScope` can recompute in a graph: `call(x)` alone."""
-
-  def build(self, shape):
-    self.wide = self.add_weight(shape=(shape[-1], 4 * WIDTH), name="wide")
-
-  def call(self, x):
-    return keras.ops.tanh(keras.ops.matmul(x, self.wide))
-
-
-def rematerialized():
-  x = start = keras.Input((WIDTH,))
-  with keras.RematScope(mode="full"):
-    for _ in range(2):
-      x = Block()(x)
-  for _ in range(3):
-    x = layers.Dense(WIDTH, activation="gelu")(x)
-  return keras.Model(start, layers.Dense(5)(x))
-
-
-def mixed_precision():
-  policy = keras.mixed_precision.dtype_policy()
-  keras.mixed_precision.set_global_policy("mixed_float16")
-  try:
-    return transformer()
-  finally:
-    keras.mixed_precision.set_global_policy(policy)
-
-
-MODELS = {
-  model.__name__: model
-  for model in (
-    transformer,
-    convolutions,
-    recurrent,
-    shared,
-    rematerialized,
-    mixed_precision,
-  )
-}
-
-
-@pytest.fixture(scope="module", params=MODELS)
-def model(request):
+@pytest.fixture(scope="module", params=models.MODELS)
+def steps(request):
+  """Traces of one model, by what is recomputed and number of microbatches."""
   keras.utils.set_random_seed(0)
-  found = MODELS[request.param]()
-  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-  found.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
-  return found
+  return functools.cache(
+    functools.partial(traced, models.MODELS[request.param]())
+  )
 
 
 def traced(model, recompute="none", microbatches=1):
@@ -111,12 +36,14 @@ def traced(model, recompute="none", microbatches=1):
     allow_batch_statistics=True,
     recompute=recompute_config(recompute),
   )
-  return trace_keras(model, BATCH, microbatches=config)
+  sample = models.sample(model)
+  return trace_keras(model, models.BATCH, sample=sample, microbatches=config)
 
 
-def batches(step, count=STEPS):
+def run(step):
+  """Runs ten batches; returns all fetches, and the variables at the end."""
   rng = np.random.default_rng(0)
-  return [
+  batches = [
     {
       feed.tensor: (
         rng.random(feed.shape).astype(feed.dtype.as_numpy_dtype)
@@ -125,8 +52,22 @@ def batches(step, count=STEPS):
       )
       for feed in step.feeds.values()
     }
-    for _ in range(count)
+    for _ in range(STEPS)
   ]
+  prepared = with_initializers(step)
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(prepared.graph_def, name="")
+    variables = [
+      tf.raw_ops.ReadVariableOp(
+        resource=graph.get_tensor_by_name(f"{spec.node}:0"), dtype=spec.dtype
+      )
+      for spec in step.variables.values()
+    ]
+    with tf.compat.v1.Session(graph=graph) as session:
+      session.run(list(prepared.assignments), dict(prepared.feeds))
+      fetched = [list(step.fetches), list(step.targets)]
+      results = [session.run(fetched, batch)[0] for batch in batches]
+      return results, session.run(variables)
 
 
 def clones(step):
@@ -134,20 +75,22 @@ def clones(step):
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
-def test_ten_steps_equal_those_that_keep_activations(model, microbatches):
-  """Loss and metrics, with dropout: random seeds are read, not drawn again."""
-  kept = traced(model, microbatches=microbatches)
-  again = traced(model, "all", microbatches)
+def test_ten_steps_equal_those_that_keep_activations(steps, microbatches):
+  """Loss, metrics and all variables: random seeds are not drawn again."""
+  kept, again = steps("none", microbatches), steps("all", microbatches)
   assert clones(again)
-  data = batches(kept)
-  expected = run_steps(kept, data)
-  for found, known in zip(run_steps(again, data), expected, strict=True):
+  assert list(kept.variables) == list(again.variables)
+  expected, weights = run(kept)
+  results, new_weights = run(again)
+  for found, known in zip(results, expected, strict=True):
     for a, b in zip(found, known, strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-6)
+  for a, b in zip(new_weights, weights, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
-def test_nothing_with_state_is_cloned_and_roots_wait_for_a_gradient(model):
-  step = traced(model, "all")
+def test_nothing_with_state_is_cloned_and_roots_wait_for_a_gradient(steps):
+  step = steps("all", 1)
   found = {node.name: node for node in clones(step)}
   names = {node.name for node in step.graph_def.node}
   for node in found.values():
@@ -158,13 +101,14 @@ def test_nothing_with_state_is_cloned_and_roots_wait_for_a_gradient(model):
     assert inside or controls
 
 
-def test_the_names_of_a_step_tell_what_it_recomputes(model):
+def test_the_names_of_a_step_tell_what_it_recomputes():
+  model = models.shared()
   step = traced(model, "all", 2)
   names = [node.name for node in step.graph_def.node]
   config = microbatches_of(names)
   again = trace_keras(
     model,
-    BATCH,
+    models.BATCH,
     microbatches=MicrobatchConfig(2, None, True, config.recompute),
   )
   assert [node.name for node in again.graph_def.node] == names
@@ -172,9 +116,7 @@ def test_the_names_of_a_step_tell_what_it_recomputes(model):
 
 @pytest.mark.parametrize("recompute", ["all", ["attend_*", "wide_*"]])
 def test_less_memory_is_held_and_more_time_is_spent(recompute):
-  keras.utils.set_random_seed(0)
-  model = transformer()
-  model.compile("adam", "mse")
+  model = models.transformer(depth=3, width=64)
   cluster = cluster_preset("v100x1")
   peak, time_us = [], []
   for what in ("none", recompute):
@@ -189,28 +131,25 @@ def test_less_memory_is_held_and_more_time_is_spent(recompute):
 
 
 def test_layers_of_a_nested_list_are_one_segment():
-  model = convolutions()
-  model.compile("sgd", "mse")
+  model = models.convolutions()
   step = traced(model, [["batch_normalization*", "re_lu*"]])
   kinds = {node.op for node in clones(step)}
   assert "Relu" in kinds and "Conv2D" not in kinds
   scopes = {node.name.split("/")[0] for node in clones(step)}
-  assert len(scopes) == 4  # one per pair: convolutions lie between them
+  assert len(scopes) == 3  # one per pair: convolutions lie between them
 
 
 def test_clones_belong_to_the_layer_of_the_op_they_repeat():
-  model = transformer()
-  model.compile("sgd", "mse")
-  step = traced(model, ["wide_1"])
+  step = traced(models.transformer(), ["wide_1"])
   assert clones(step)
   for node in clones(step):
     assert step.layers[node.name][0] == "wide_1"
 
 
 def test_metrics_read_the_prediction_and_not_its_clone():
-  x = start = keras.Input((WIDTH,))
+  x = start = keras.Input((64,))
   for i in range(3):
-    x = layers.Dense(8 * WIDTH, activation="tanh", name=f"wide_{i}")(x)
+    x = layers.Dense(8 * 64, activation="tanh", name=f"wide_{i}")(x)
   model = keras.Model(start, x)
   model.compile("sgd", "mse", metrics=["mae"])
   step = traced(model, ["wide_2"])
@@ -223,12 +162,15 @@ def test_metrics_read_the_prediction_and_not_its_clone():
 
 
 def test_loops_run_once():
-  model = recurrent()
-  model.compile("sgd", "mse")
-  step = traced(model, "all")
+  step = traced(models.recurrent(), "all")
   kept = {node.op for node in step.graph_def.node}
   assert "While" in kept
   assert "While" not in {node.op for node in clones(step)}
+
+
+@pytest.fixture(scope="module")
+def transformer():
+  return models.transformer(depth=1)
 
 
 @pytest.mark.parametrize(
@@ -243,18 +185,15 @@ def test_loops_run_once():
     ([1], "recompute is \\[1\\]"),
   ],
 )
-def test_errors_name_the_value_and_a_way_out(recompute, says):
-  model = transformer()
-  model.compile("sgd", "mse")
+def test_errors_name_the_value_and_a_way_out(recompute, says, transformer):
   with pytest.raises(ExtractionError, match=says):
-    traced(model, recompute)
+    traced(transformer, recompute)
 
 
-def test_only_training_steps_recompute():
-  model = transformer()
+def test_only_training_steps_recompute(transformer):
   with pytest.raises(ExtractionError, match="only a training step recomputes"):
     config = MicrobatchConfig(recompute=recompute_config("all"))
-    trace_keras(model, BATCH, training=False, microbatches=config)
+    trace_keras(transformer, 8, training=False, microbatches=config)
   for choice in (extract, largest_batch):
     with pytest.raises(ExtractionError, match="'auto', which planning chooses"):
       choice("rnnlm_2", "v100x1", recompute="auto")

@@ -21,9 +21,10 @@ from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.activations import rewrite
 from tfplace.extraction.microbatches import microbatched_step
-from tfplace.keras import devices, op_order, state
+from tfplace.keras import devices, host_memory, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
+from tfplace.plan import local_devices
 from tfplace.plan.device_map import DeviceMap
 from tfplace.plan.plan import GIVEN, Plan
 
@@ -175,7 +176,9 @@ class Controller:
       self._jit.forbid()
     else:
       self._jit.allow()
-    if plan.device_map is not None:
+    if plan.device_map is None:
+      self._leave_host()
+    else:
       self._move(devices.named_devices(self._model, plan.device_map))
 
   def _prepare(self, kind: str, data: Any) -> None:
@@ -197,6 +200,7 @@ class Controller:
         self._model, self._devices, self._steps[kind], data
       )
     self._move(found)
+    self._leave_host()
     self._settle()
 
   def _plan_first(self, kind: str, data: Any) -> None:
@@ -222,8 +226,12 @@ class Controller:
   def _own_steps(self) -> Iterator[None]:
     """Restores the model's own step functions inside the context."""
     before, self._busy = self._busy, True
+    is_waiting = self.plan is None
     try:
-      with devices.gradients_recorded():
+      with (
+        devices.gradients_recorded(),
+        host_memory.built_with(self._model, is_waiting),
+      ):
         yield
     finally:
       self._busy = before
@@ -234,7 +242,15 @@ class Controller:
       # An earlier traced function may hold the settled variables.
       if device is not None and id(variable) not in self._settled:
         state.move(variable, device)
+        host_memory.stays_on_host(variable)
         self._settled[id(variable)] = variable
+
+  def _leave_host(self) -> None:
+    """Moves what waits in host memory to the default device."""
+    for variable in host_memory.waiting(self._model):
+      if id(variable) not in self._settled:
+        state.move(variable, local_devices.default_device())
+        host_memory.stays_on_host(variable)
 
   def _settle(self) -> None:
     for variable in state.variables(self._model):
@@ -300,6 +316,7 @@ class Controller:
         self.plan_now("train" if self._model.compiled else "predict")
       elif self._devices is not None and self._model.built:
         check_layers(self._devices, self._model)
+      self._leave_host()
       self._settle()
     if self._devices is None:
       yield

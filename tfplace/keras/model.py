@@ -19,7 +19,7 @@ from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import microbatched_step
-from tfplace.keras import planning, state
+from tfplace.keras import host_memory, planning, state
 from tfplace.keras.controller import Controller, Planner, controller_of
 from tfplace.keras.given_placement import (
   PlanLike,
@@ -371,6 +371,10 @@ def placed(
 def placed(function: Any = None, /, **options: Any) -> Any:
   """Places the model that the decorated function returns.
 
+  The function builds the model in host memory, so a model may be larger than
+  any one device. Once it is planned, each weight moves to its device; of a
+  model that stays unplaced, to TensorFlow's default device.
+
       @tfplace.placed
       def build(): ...
 
@@ -408,6 +412,10 @@ def _decorate(
 ) -> Callable[P, ModelT]:
   @functools.wraps(function)
   def build(*args: P.args, **kwargs: P.kwargs) -> ModelT:
-    return place_model(function(*args, **kwargs), **options)
+    with host_memory.built_on_host():
+      model = function(*args, **kwargs)
+    _check_model(model)
+    host_memory.keep_building_on_host(model)
+    return place_model(model, **options)
 
   return build

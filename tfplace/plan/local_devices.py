@@ -105,6 +105,11 @@ def default_device() -> str:
   return f"{_LOCAL}/device:{kind}:0"
 
 
+def host_device() -> str:
+  """Returns the CPU device whose memory is the host's."""
+  return f"{_LOCAL}/device:CPU:0"
+
+
 # Logical devices of one GPU copy within its memory, and logical CPU devices
 # pass a pointer. Our choice, small compared with the latency.
 _SHARED_BYTES_PER_US = 200_000.0
