@@ -1,10 +1,11 @@
-"""Batches that do not fit: recomputation, microbatches, and both.
+"""Batches that do not fit: recomputation, microbatches, and host memory.
 
 For each model of `models/reference.py` and each cluster: the largest batch B
 that fits as it is, and then the step of `--times` B in each variant. `ratio` is
 time per example over that of the step of B. On one GPU the placement is that
-GPU, and one microbatch is in flight; on several, `--strategy` searches. Prints
-a table and writes JSON.
+GPU, with as many activations on the host as it takes where a variant allows it,
+and one microbatch is in flight; on several, `--strategy` searches. Prints a
+table, and writes JSON after each row; rows of the file are kept.
 
   python -m benchmarks.placement.run_recomputation
 """
@@ -16,11 +17,10 @@ from typing import Any
 from absl import flags
 from rich import console, table
 
-from benchmarks.lib import command
+from benchmarks.lib import command, saved_rows
 from benchmarks.lib.command import Options
 from tfplace.bin import cli
 from tfplace.errors import InfeasibleError
-from tfplace.formats.json_file import write_json
 
 OPTIONS = Options("run_recomputation", __doc__)
 _MODELS = OPTIONS.add(
@@ -34,12 +34,14 @@ _BUDGET_S = OPTIONS.add("budget_s", 5.0, "Seconds of each search.")
 _STRATEGY = OPTIONS.add("strategy", "auto", "Placer on several GPUs.")
 _OUT = OPTIONS.out("recomputation.json")
 
-# Name of a variant -> its microbatches, and what is recomputed.
+# Name of a variant -> microbatches, what is recomputed, what may wait.
 VARIANTS = {
-  "kept": (1, "none"),
-  "recomputed": (1, "all"),
-  "4 microbatches": (4, "none"),
-  "4 microbatches, recomputed": (4, "all"),
+  "kept": (1, "none", "none"),
+  "recomputed": (1, "all", "none"),
+  "4 microbatches": (4, "none", "none"),
+  "4 microbatches, recomputed": (4, "all", "none"),
+  "host memory": (1, "none", "all"),
+  "host memory, recomputed": (1, "all", "all"),
 }
 
 
@@ -48,9 +50,8 @@ def placed(
 ) -> dict[str, Any]:
   """Places one variant; `step_time_us` is None where nothing fits."""
   import tfplace
-  from tfplace.plan.estimate import cards, fits
 
-  count, recompute = VARIANTS[variant]
+  count, recompute, offload = VARIANTS[variant]
   gpus = sum(device.kind != "CPU" for device in cluster.devices)
   began = time.perf_counter()
   graph = tfplace.extract(
@@ -61,17 +62,19 @@ def placed(
     max_in_flight=1 if gpus == 1 and count > 1 else None,
     allow_batch_statistics=allowed,
     recompute=recompute,
+    offload=offload,
   )
   row: dict[str, Any] = {"ops": graph.num_ops, "step_time_us": None}
-  if gpus == 1:  # The host, which has the memory, must not take the step.
-    one = fits.on_one_device(graph, cards.cluster_card(cluster))
-    row["peak_memory_bytes"] = one.peak_memory_bytes
-    if one.fits:
-      row["step_time_us"] = one.schedule.step_time_us
-    return {**row, "seconds": time.perf_counter() - began}
+  problem = tfplace.Problem(graph, cluster)
+  if gpus == 1:
+    return {
+      **row,
+      **on_the_gpu(problem),
+      "seconds": time.perf_counter() - began,
+    }
   try:
     found = tfplace.place(
-      tfplace.Problem(graph, cluster),
+      problem,
       _STRATEGY.value,
       budget_s=_BUDGET_S.value,
       seed=0,
@@ -83,6 +86,34 @@ def placed(
     row["step_time_us"] = found.evaluation.step_time_us
     row["peak_memory_bytes"] = max(peaks.values())
   return {**row, "seconds": time.perf_counter() - began}
+
+
+def on_the_gpu(problem: Any) -> dict[str, Any]:
+  """Places a step on the GPU alone; the host, which has the memory, is none."""
+  import numpy as np
+
+  from tfplace.core.budget import Budget
+  from tfplace.placers.groups import GroupGraph
+  from tfplace.placers.offload import offer_offloaded
+  from tfplace.placers.tracker import Tracker
+  from tfplace.simulate import Simulator
+
+  kinds = [device.kind != "CPU" for device in problem.cluster.devices]
+  groups = GroupGraph(problem)
+  gpu = kinds.index(True)
+  wanted = groups.nearest(np.full(groups.num_groups, gpu))
+  tracker = Tracker("one", problem, Simulator(problem), Budget(60.0))
+  found = tracker.offer(groups.expand(wanted))
+  if not found.feasible:
+    found = offer_offloaded(tracker, groups, wanted) or found
+  if tracker.best is not None:
+    found = tracker.best[1]
+  return {
+    "step_time_us": found.step_time_us if found.feasible else None,
+    "peak_memory_bytes": found.peak_memory_bytes[
+      problem.cluster.devices[gpu].name
+    ],
+  }
 
 
 def measured_row(name: str, preset: str) -> dict[str, Any]:
@@ -144,11 +175,17 @@ def main(_: flags.FlagValues) -> None:
   from benchmarks.models import reference
 
   command.check_names("models", _MODELS.value, reference.MODELS)
-  rows = []
-  for name in _MODELS.value:
-    for preset in _CLUSTERS.value:
-      rows.append(measured_row(name, preset))
-      write_json(_OUT.value, {"rows": rows})
+  settings = {
+    "times": _TIMES.value,
+    "budget_s": _BUDGET_S.value,
+    "strategy": _STRATEGY.value,
+  }
+  saved = saved_rows.SavedRows(_OUT.value, settings)
+  rows = [
+    saved.row(f"{name} {preset}", lambda n=name, p=preset: measured_row(n, p))
+    for name in _MODELS.value
+    for preset in _CLUSTERS.value
+  ]
   print_table(rows)
 
 

@@ -94,6 +94,19 @@ class MicrobatchConfig:
     return min(self.max_in_flight or self.count, self.count)
 
 
+def check_in_flight(config: MicrobatchConfig) -> None:
+  """Checks that a limit of microbatches in flight has microbatches to limit.
+
+  Raises:
+    ExtractionError: it would be ignored.
+  """
+  if config.is_whole and config.max_in_flight is not None:
+    raise ExtractionError(
+      f"max_in_flight is {config.max_in_flight}, and microbatches is 1: give"
+      " both, or leave max_in_flight out"
+    )
+
+
 def _check_number(name: str, value: Any) -> None:
   if is_auto(value):
     raise ExtractionError(

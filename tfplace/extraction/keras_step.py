@@ -17,7 +17,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import (
+  WHOLE,
+  MicrobatchConfig,
+  microbatches_of,
+)
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError
 from tfplace.extraction import (
@@ -96,6 +100,7 @@ def trace_keras(
     variable_names=_variable_names(model),
     values={t.op.name: value for t, value in samples if value is not None},
   )
+  _check_names(model, microbatches, [n.name for n in traced.graph_def.node])
   layers = recorder.of_nodes(traced.graph_def, layers_of_variables(model))
   return dataclasses.replace(
     traced,
@@ -228,6 +233,19 @@ def _trace_step(
       f" {batch.batch_size}{parts}: {_cause(error)}"
     ) from error
   return concrete, losses, recorders[-1]
+
+
+def _check_names(model: Any, config: MicrobatchConfig, names: Any) -> None:
+  """Checks that the model has no names of ops that tfplace adds."""
+  found = microbatches_of(names)
+  if (config.is_whole and not found.is_whole) or (
+    config.keeps_activations and not found.keeps_activations
+  ):
+    raise ExtractionError(
+      f"model {model.name!r} has a layer or scope named as tfplace names"
+      " microbatches (microbatch_0), recomputed (recompute_0) or offloaded"
+      " activations (offload_0): rename it"
+    )
 
 
 def _check_microbatches(

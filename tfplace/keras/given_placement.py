@@ -90,6 +90,16 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
       f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
     )
   microbatches = asked if own.is_whole else own
+  ways = {
+    "recompute": (own.recompute, asked.recompute),
+    "offload": (own.offload, asked.offload),
+  }
+  for name, (mine, wanted) in ways.items():
+    if not (mine.is_none or wanted.is_none or mine == wanted):
+      raise ApplyError(
+        f"{name} is {wanted}, and the placement is of a step with {mine}: plan"
+        f" anew, or leave {name} out"
+      )
   recompute = asked.recompute if own.recompute.is_none else own.recompute
   offload = asked.offload if own.offload.is_none else own.offload
   return dataclasses.replace(

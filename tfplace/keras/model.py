@@ -12,7 +12,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import keras
 
-from tfplace.core.microbatches import MicrobatchConfig, is_auto
+from tfplace.core.microbatches import (
+  MicrobatchConfig,
+  check_in_flight,
+  is_auto,
+)
 from tfplace.core.offload import offload_config
 from tfplace.core.order import ARRIVAL
 from tfplace.core.recompute import AUTO, NONE, recompute_config
@@ -154,6 +158,7 @@ def place_model(
       **{"recompute='auto'": recompute == AUTO},
       **{"offload='auto'": offload == AUTO},
       **{f"order={order!r:.60}": order != ARRIVAL},
+      **{f"strategy={strategy!r:.60}": strategy != AUTO},
     )
     planner = given_planner(placement, model, config.microbatches)
   return _placed(model, planner, placement is not None, batch_size)
@@ -303,6 +308,8 @@ def _microbatches(
     offload_config(offload, may_choose=True),
   )
   config.check()
+  if max_in_flight is not None and not is_auto(microbatches):
+    check_in_flight(config)
   if model.compiled and not config.is_whole:
     microbatched_step.check_microbatches(model, config)
   return config

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import (
+  WHOLE,
+  MicrobatchConfig,
+  check_in_flight,
+)
 from tfplace.core.offload import offload_config
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
@@ -323,6 +327,8 @@ def extract(
     recompute_config(recompute),
     offload_config(offload),
   )
+  config.check()
+  check_in_flight(config)
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   if isinstance(model, str | os.PathLike):
