@@ -6,7 +6,7 @@ A given placement must name devices of this process and layers of the model.
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import keras
 
@@ -15,8 +15,10 @@ from tfplace.core.microbatches import (
   MicrobatchConfig,
   microbatches_of,
 )
+from tfplace.core.offload import OffloadConfig
 from tfplace.core.order import ARRIVAL, ORDERS
 from tfplace.core.placement import Placement
+from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ApplyError, shown
 from tfplace.formats import results
 from tfplace.keras import state
@@ -26,6 +28,7 @@ from tfplace.plan import local_devices
 from tfplace.plan.device_map import DeviceMap, from_placement
 from tfplace.plan.plan import GIVEN, Plan
 
+_Way = TypeVar("_Way", RecomputeConfig, OffloadConfig)
 PlanLike: TypeAlias = (
   Plan | Placement | Mapping[str, Any] | str | os.PathLike[str]
 )
@@ -90,24 +93,30 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
       f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
     )
   microbatches = asked if own.is_whole else own
-  ways = {
-    "recompute": (own.recompute, asked.recompute),
-    "offload": (own.offload, asked.offload),
-  }
-  for name, (mine, wanted) in ways.items():
-    if not (mine.is_none or wanted.is_none or mine == wanted):
-      raise ApplyError(
-        f"{name} is {wanted}, and the placement is of a step with {mine}: plan"
-        f" anew, or leave {name} out"
-      )
-  recompute = asked.recompute if own.recompute.is_none else own.recompute
-  offload = asked.offload if own.offload.is_none else own.offload
+  recompute = _own_or_asked("recompute", own.recompute, asked.recompute)
+  offload = _own_or_asked("offload", own.offload, asked.offload)
   return dataclasses.replace(
     microbatches,
     allow_batch_statistics=allowed,
     recompute=recompute,
     offload=offload,
   )
+
+
+def _own_or_asked(name: str, own: _Way, asked: _Way) -> _Way:
+  """Returns a field of a plan, or the requested one if it has none.
+
+  Raises:
+    ApplyError: the plan and the request differ.
+  """
+  if own.is_none or asked.is_none:
+    return asked if own.is_none else own
+  if own != asked:
+    raise ApplyError(
+      f"{name} is {asked}, and the placement is of a step with {own}: plan"
+      f" anew, or leave {name} out"
+    )
+  return own
 
 
 def _is_partial(devices: DeviceMap, model: keras.Model) -> bool:

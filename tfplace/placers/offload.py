@@ -6,7 +6,6 @@ import numpy as np
 
 from tfplace.core.cluster import Cluster
 from tfplace.core.evaluation import Evaluation
-from tfplace.core.offload import is_offload
 from tfplace.core.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
@@ -40,7 +39,7 @@ def host_of(cluster: Cluster) -> np.ndarray:
 def offload_ops(problem: Problem) -> np.ndarray:
   """Returns the ops that hold activations, most byte-microseconds first."""
   graph = problem.graph
-  ops = np.flatnonzero([is_offload(name) for name in graph.names])
+  ops = graph.offload_ops
   offsets, edges = graph.in_csr
   start_us = problem.earliest_start_us
   worth = np.zeros(len(ops))

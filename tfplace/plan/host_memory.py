@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from tfplace.core.offload import is_offload
 from tfplace.core.units import format_bytes
 from tfplace.plan.search import PlanReport
 
@@ -21,11 +20,11 @@ def note(report: PlanReport) -> str:
   on_host = kinds == _CPU
   if on_host.all():
     return ""
-  waiting = np.array([is_offload(name) for name in graph.names]) & on_host
+  waiting = graph.offload_ops[on_host[graph.offload_ops]]
   parts = []
-  if waiting.any():
+  if len(waiting):
     size = format_bytes(float(graph.op_output_bytes[waiting].sum()))
-    count = int(waiting.sum())
+    count = len(waiting)
     what = "activation waits" if count == 1 else "activations wait"
     parts.append(f"{count} {what} in host memory ({size})")
   held = float(graph.persistent_bytes[on_host].sum())
