@@ -95,7 +95,7 @@ def check_microbatches(values: flags.FlagValues) -> None:
   if not microbatches.recompute.is_none:
     flag = f"--recompute={','.join(values.recompute)}"
   elif not microbatches.is_whole:
-    flag = f"--microbatches={microbatches.count}"
+    flag = f"--microbatches={values.microbatches}"
   elif microbatches.max_in_flight is not None:
     flag = f"--max_in_flight={microbatches.max_in_flight}"
   else:

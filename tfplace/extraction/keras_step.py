@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig, plain_sizes
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError
 from tfplace.extraction import (
@@ -101,6 +101,8 @@ def trace_keras(
     traced,
     layers=layers,
     microbatches=microbatches.count,
+    microbatch_sizes=microbatches.sizes
+    or plain_sizes(batch.batch_size, microbatches.count),
     variables=variable_sizes.with_roles(traced.variables, model),
     weights=variable_sizes.weight_sizes(model),
     batch_size=batch.batch_size,
@@ -242,6 +244,7 @@ def _check_microbatches(
     raise ExtractionError(
       f"recompute is {microbatches.recompute}: only a training step recomputes"
     )
+  microbatches.check_batch(batch_size)
   if microbatches.count > batch_size:
     raise ExtractionError(
       f"microbatches is {microbatches.count}, and the batch has {batch_size}"

@@ -4,7 +4,8 @@ Each step variant is a problem with its own graph. All variants get a short
 search. The better half gets a longer one that starts from its best placement,
 and so on; the winner gets the rest of the budget. The number of microbatches
 grows while that helps, so most variants are never extracted. If a variant does
-not fit in memory, fewer microbatches in flight are tried.
+not fit in memory, fewer microbatches in flight are tried. Where devices differ,
+microbatches of unequal size follow (`size_proposals`).
 """
 
 import dataclasses
@@ -22,6 +23,7 @@ from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import groups
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
 from tfplace.plan.search import compile_placers
+from tfplace.plan.size_proposals import proposed_sizes
 from tfplace.plan.variants import (
   OpenVariant,
   StepVariant,
@@ -146,7 +148,8 @@ class SuccessiveHalving:
     self._single = _on_one_device(problem, self._config.seed)
     devices = main_devices(problem)
     counts = _counts(devices, halving)
-    self._share = halving.rung_share / len(counts)
+    proposals = proposed_sizes(problem)
+    self._share = halving.rung_share / (len(counts) + len(proposals))
     try:
       self._search(whole, self._share)
     except TfplaceError as error:  # Some strategies require microbatches.
@@ -156,7 +159,22 @@ class SuccessiveHalving:
       return
     if whole.best is not None and devices == 1:
       return
-    least = 2
+    self._explore_counts(counts, devices)
+    for sizes in proposals:
+      if self._refused or self._is_late:
+        return
+      flight = self._base.max_in_flight
+      if flight is not None and flight >= len(sizes):
+        flight = None
+      self._attempt(
+        dataclasses.replace(
+          self._base, count=len(sizes), max_in_flight=flight, sizes=sizes
+        )
+      )
+
+  def _explore_counts(self, counts: Sequence[int], devices: int) -> None:
+    """Tries numbers of equal microbatches, in order, while they help."""
+    halving, least = self._halving, 2
     for count in counts[1:]:
       if count < least:
         continue
@@ -298,7 +316,9 @@ class SuccessiveHalving:
     flight = flight or self._base.max_in_flight
     if flight is not None and flight >= count:
       flight = None
-    return dataclasses.replace(self._base, count=count, max_in_flight=flight)
+    return dataclasses.replace(
+      self._base, count=count, max_in_flight=flight, sizes=None
+    )
 
   def _attempt(self, microbatches: MicrobatchConfig) -> Arm:
     """Extracts and searches a variant, or records why it is of no use."""

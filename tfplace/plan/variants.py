@@ -199,4 +199,4 @@ def in_words(microbatches: MicrobatchConfig) -> str:
 def _counted(microbatches: MicrobatchConfig) -> str:
   flight = microbatches.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
-  return f"{microbatches.count} microbatches{held}"
+  return f"{microbatches.words}{held}"
