@@ -249,6 +249,27 @@ def test_a_split_step_is_extracted_placed_explained_and_measured(
   assert "is of 3 microbatches with 1 in flight" in capsys.readouterr().err
 
 
+def test_sizes_of_microbatches_are_known_by_the_placement(
+  keras_file, tmp_path, capsys
+):
+  plan = str(tmp_path / "p.json")
+  source = [f"--keras_model={keras_file}", "--batch_size=7", "--json"]
+  source.append("--cluster=v100x1+p100x1")
+  written = ["--strategy=data_parallel", f"--output={plan}"]
+  assert place.run([*source, "--microbatches=4,2,1", *written]) == 0
+  placed = last_json(capsys)
+  assert placed["microbatch_sizes"] == [4, 2, 1]
+  assert placed["microbatches"] == 3
+  source.append(f"--placement={plan}")
+  assert explain.run(source) == 0
+  assert last_json(capsys)["step_time_us"] == placed["step_time_us"]
+  assert explain.run([*source, "--microbatches=4,2,1"]) == 0
+  capsys.readouterr()
+  assert explain.run([*source, "--microbatches=3"]) == 1
+  told = "is of 3 microbatches of 4, 2 and 1 examples with 3 in flight"
+  assert told in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def sequential_file(tmp_path_factory):
   import keras
@@ -440,6 +461,14 @@ BAD_SPLITS = {
     "--microbatches='2.5'",
   ),
   "auto": (["--keras_model=K", "--microbatches=auto"], "only tfplace-place"),
+  "a size of none": (
+    ["--keras_model=K", "--microbatches=8,0"],
+    "--microbatches='8,0': the size '0' must be a whole number of at least 1",
+  ),
+  "sizes of another batch": (
+    ["--keras_model=K", "--microbatches=4,2,1"],
+    "[4, 2, 1], in all 7 examples, and the batch has 8: give sizes that add up",
+  ),
   "none in flight": (
     ["--keras_model=K", "--microbatches=2", "--max_in_flight=0"],
     "--max_in_flight='0'",

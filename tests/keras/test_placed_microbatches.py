@@ -152,6 +152,45 @@ def test_it_is_planned_in_microbatches_kept_edited_and_applied(tmp_path):
     tfplace.place_model(build(name), placement=plan, microbatches=2)
 
 
+def test_sizes_are_planned_kept_in_the_file_and_applied(tmp_path):
+  # The last of three batches has 6 of 8 examples.
+  name = "masked_lstm"
+  expected = unplaced(name, epochs=1)
+  plan = tfplace.plan_model(
+    build(name),
+    at.local_cluster(),
+    strategy="m_topo",
+    batch_size=BATCH,
+    microbatches=[5, 2, 1],
+    max_in_flight=2,
+  )
+  sizes = plan.microbatch_config.sizes
+  assert sizes == (5, 2, 1)
+  assert "3 microbatches of 5, 2 and 1 examples of" in plan.message
+  plan.save(tmp_path / "p.json")
+  for given in (plan, plan.placement, tmp_path / "p.json"):
+    model = tfplace.place_model(build(name), placement=given)
+    assert model.placement.microbatch_config.sizes == sizes
+  with at.recorded() as ran:
+    assert_same(fitted(model, name, 1), expected, share=2e-6)
+  slices = "microbatch_0/part_of_batch/examples_5/strided_slice"
+  assert slices in plan.assignments
+  assert slices in {node.name for node in ran}
+  told = "of 5, 2 and 1 examples with 2 in flight, and 3 microbatches with"
+  with pytest.raises(ApplyError, match=told):
+    tfplace.place_model(
+      build(name), placement=plan, microbatches=3, max_in_flight=2
+    )
+
+
+def test_sizes_that_are_not_of_the_batch_are_one_sentence():
+  told = r"\[5, 2\], in all 7 examples, and the batch has 8"
+  with pytest.raises(ExtractionError, match=told):
+    tfplace.plan_model(
+      build("dense"), "v100x2", batch_size=BATCH, microbatches=[5, 2]
+    )
+
+
 def test_place_model_plans_the_split_step_at_the_first_fit():
   model = tfplace.placed(
     strategy="m_topo", microbatches=2, costs="estimated", verbose=0

@@ -38,6 +38,7 @@ CHANGES = {
   "size": {"sizes": {"length": 4}},
   "another size": {"sizes": {"length": 3, "layers": 1}},
   "microbatches": {"microbatches": MicrobatchConfig(2)},
+  "sizes": {"microbatches": MicrobatchConfig(1, sizes=(5, 3))},
   "in flight": {"microbatches": MicrobatchConfig(1, 1)},
   "batch statistics": {"microbatches": MicrobatchConfig(1, None, True)},
 }

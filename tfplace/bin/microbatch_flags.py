@@ -15,10 +15,10 @@ def define_flags(values: flags.FlagValues) -> None:
     "microbatches",
     "1",
     "Number of microbatches of the training step, each with its own forward and"
-    " backward pass. The step computes the same result as the whole step. 1"
-    " leaves the step whole. auto (tfplace-place only) chooses this number and"
-    " --max_in_flight together with the placement. A given placement determines"
-    " its number.",
+    " backward pass, or the examples of each, such as 10,10,2,2. The step"
+    " computes the same result as the whole step. 1 leaves the step whole. auto"
+    " (tfplace-place only) chooses number, sizes and --max_in_flight together"
+    " with the placement. A given placement determines them.",
     flag_values=values,
   )
   flags.DEFINE_string(
@@ -84,9 +84,8 @@ def config(values: flags.FlagValues) -> MicrobatchConfig:
   Raises:
     UsageError: a value is not a whole number of at least 1.
   """
-  count = None if is_chosen(values) else _count(values, "microbatches")
-  return MicrobatchConfig(
-    count or 1,
+  return MicrobatchConfig.of(
+    1 if is_chosen(values) else _microbatches(values),
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
     recompute_config(_recompute(values), may_choose=True),
@@ -141,6 +140,21 @@ def check_given(values: flags.FlagValues) -> None:
     )
 
 
+def _microbatches(values: flags.FlagValues) -> int | list[int]:
+  """Returns the number of microbatches, or the size of each."""
+  text = values.microbatches
+  if "," not in text:
+    return _count(values, "microbatches") or 1
+  sizes = text.split(",")
+  wrong = [s for s in sizes if not cli.is_count(s) or int(s) < 1]
+  if wrong:
+    raise cli.UsageError(
+      f"--microbatches={shown(text)}: the size {shown(wrong[0])} must be a"
+      " whole number of at least 1"
+    )
+  return [int(size) for size in sizes]
+
+
 def _count(values: flags.FlagValues, flag: str) -> int | None:
   text = values[flag].value
   if text is None:
@@ -179,13 +193,16 @@ def check_agrees(
       " leave the flag out"
     )
   pairs = {
-    "microbatches": (asked.count, found.count),
+    "microbatches": (
+      (asked.count, asked.sizes),
+      (found.count, found.sizes),
+    ),
     "max_in_flight": (asked.in_flight, found.in_flight),
   }
   for flag, (wanted, there) in pairs.items():
     if values[flag].present and wanted != there:
       raise cli.UsageError(
         f"--{flag}={values[flag].value}, and placement {path!r} is of"
-        f" {found.count} microbatches with {found.in_flight} in flight:"
+        f" {found.words} with {found.in_flight} in flight:"
         " leave the flag out"
       )

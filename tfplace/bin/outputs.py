@@ -158,6 +158,8 @@ def _activations(microbatches: MicrobatchConfig) -> str:
 def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
   count, flight = trial.microbatches.count, trial.microbatches.max_in_flight
   name = "1 (whole)" if trial.microbatches.is_whole else str(count)
+  if trial.microbatches.sizes is not None:
+    name += f" ({', '.join(map(str, trial.microbatches.sizes))})"
   held = "all" if flight is None else str(flight)
   if trial.best is None:
     return [name, held, trial.why, "-", "-", f"{trial.seconds:.2f}"]

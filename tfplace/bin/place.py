@@ -324,6 +324,7 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
         evaluations=best.evaluations,
         microbatches=microbatches.count,
         max_in_flight=microbatches.max_in_flight,
+        **_sizes_as_json(microbatches),
         **tried,
       )
     )
@@ -340,6 +341,12 @@ def _print_beaten(strategy: str, best: Result, single: Result) -> None:
     print(f"The step by {best.strategy} is {ratio}.")
 
 
+def _sizes_as_json(microbatches: MicrobatchConfig) -> dict[str, Any]:
+  """Returns the sizes of microbatches where they are given."""
+  sizes = microbatches.sizes
+  return {} if sizes is None else {"microbatch_sizes": list(sizes)}
+
+
 def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
   """Returns the trials with their best step times, None if nothing fits."""
   return [
@@ -348,6 +355,7 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
       "max_in_flight": trial.microbatches.max_in_flight,
       "recompute": not trial.microbatches.recompute.is_none,
       "offload": not trial.microbatches.offload.is_none,
+      **_sizes_as_json(trial.microbatches),
       **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,
       "seconds": trial.seconds,

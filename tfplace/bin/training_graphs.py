@@ -97,7 +97,7 @@ def check_microbatches(values: flags.FlagValues) -> None:
   elif not microbatches.offload.is_none:
     flag = f"--offload={values.offload}"
   elif not microbatches.is_whole:
-    flag = f"--microbatches={microbatches.count}"
+    flag = f"--microbatches={values.microbatches}"
   elif microbatches.max_in_flight is not None:
     flag = f"--max_in_flight={microbatches.max_in_flight}"
   else:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ from tfplace.core.recompute import (
   RecomputeConfig,
   recompute_of,
 )
-from tfplace.errors import ExtractionError
+from tfplace.errors import ExtractionError, shown
 
 AUTO = "auto"  # A number that is chosen together with the placement.
 SCOPE = "microbatch_"
 BATCH_SCOPE = "part_of_batch"  # Inside SCOPE: the ops that slice the batch.
 BEGIN = "begin"  # Inside BATCH_SCOPE: waits for an earlier microbatch.
+SIZE_SCOPE = "examples_"  # Inside BATCH_SCOPE: the size, where sizes are given.
+_SIZED = re.compile(rf"{BATCH_SCOPE}/{SIZE_SCOPE}([1-9]\d{{0,11}})/")
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
 
@@ -45,14 +47,16 @@ class MicrobatchConfig:
   """Division of a training step into microbatches, and their activations.
 
   Attributes:
-    count: number k of microbatches; n examples are divided into microbatches of
-      n // k or n // k + 1 examples.
+    count: number k of microbatches; without `sizes`, n examples are divided
+      into microbatches of n // k or n // k + 1 examples.
     max_in_flight: m: the forward pass of microbatch i + m waits for the
       backward pass of microbatch i; None means k.
     allow_batch_statistics: lets statistics over the batch (BatchNormalization)
       be computed for each microbatch, as replicated training does.
     recompute: activations that the backward pass computes again.
     offload: activations that may wait on other devices for the backward pass.
+    sizes: [k] examples of each microbatch, which add up to the batch; None
+      divides it equally. A batch of another size is divided in proportion.
   """
 
   count: int = 1
@@ -60,8 +64,32 @@ class MicrobatchConfig:
   allow_batch_statistics: bool = False
   recompute: RecomputeConfig = NO_RECOMPUTATION
   offload: OffloadConfig = NO_OFFLOAD
+  sizes: tuple[int, ...] | None = None
+
+  @classmethod
+  def of(
+    cls,
+    microbatches: int | Sequence[int],
+    max_in_flight: int | None = None,
+    allow_batch_statistics: bool = False,
+    recompute: RecomputeConfig = NO_RECOMPUTATION,
+    offload: OffloadConfig = NO_OFFLOAD,
+  ) -> "MicrobatchConfig":
+    """Takes a number of microbatches, or the examples of each."""
+    sizes: Any = None
+    count: Any = microbatches
+    if isinstance(microbatches, list | tuple | np.ndarray):
+      sizes, count = tuple(microbatches), max(1, len(microbatches))
+    return cls(
+      count, max_in_flight, allow_batch_statistics, recompute, offload, sizes
+    )
 
   def __post_init__(self) -> None:
+    if self.sizes is not None:
+      numbers = (whole_number(size) for size in self.sizes)
+      known = zip(self.sizes, numbers, strict=True)
+      sizes = tuple(size if n is None else n for size, n in known)
+      object.__setattr__(self, "sizes", sizes)
     for name in ("count", "max_in_flight"):
       number = whole_number(getattr(self, name))
       if number is not None:
@@ -75,8 +103,29 @@ class MicrobatchConfig:
         " must be True or False"
       )
     _check_number("microbatches", self.count)
+    if self.sizes is not None:
+      _check_sizes(self.sizes, self.count)
     if self.max_in_flight is not None:
       _check_number("max_in_flight", self.max_in_flight)
+
+  def check_batch(self, examples: int) -> None:
+    """Raises ExtractionError if the sizes are not those of the batch."""
+    if self.sizes is not None and sum(self.sizes) != examples:
+      raise ExtractionError(
+        f"microbatches is {shown(list(self.sizes))}, in all"
+        f" {sum(self.sizes)} examples, and the batch has {examples}: give sizes"
+        " that add up to the batch, or their number"
+      )
+
+  @property
+  def words(self) -> str:
+    """Number and sizes: "4 microbatches of 10, 10, 2 and 2 examples"."""
+    text = f"{self.count} microbatches"
+    if self.sizes is None:
+      return text
+    sizes = [str(size) for size in self.sizes]
+    listed = " and ".join([", ".join(sizes[:-1]), sizes[-1]][len(sizes) < 2 :])
+    return f"{text} of {listed} examples"
 
   @property
   def is_whole(self) -> bool:
@@ -107,6 +156,18 @@ def check_in_flight(config: MicrobatchConfig) -> None:
     )
 
 
+def _check_sizes(sizes: tuple[Any, ...], count: int) -> None:
+  if len(sizes) == count and all(
+    isinstance(size, int) and not isinstance(size, bool) and size >= 1
+    for size in sizes
+  ):
+    return
+  raise ExtractionError(
+    f"microbatches is {shown(list(sizes))}; sizes must be one or more integers"
+    " of at least 1, as many as there are microbatches"
+  )
+
+
 def _check_number(name: str, value: Any) -> None:
   if is_auto(value):
     raise ExtractionError(
@@ -117,7 +178,7 @@ def _check_number(name: str, value: Any) -> None:
   if number is None or number < 1:
     told = f"{name} is {value!r:.60}; it must be an integer of at least 1"
     if name == "microbatches":
-      told += ", or 'auto' for place_model and plan_model"
+      told += ", a list of sizes, or 'auto' for place_model and plan_model"
     raise ExtractionError(told)
 
 
@@ -131,12 +192,15 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
   """
   found, held, names = -1, [], list(ops)
   recompute, offload = recompute_of(names), offload_of(names)
+  sizes: dict[int, int] = {}
   for op in names:
     index = microbatch_of(op)
     if index is not None:
       found = max(found, index)
       if name_in_whole(op) == f"{BATCH_SCOPE}/{BEGIN}":
         held.append(index)
+      elif size := _SIZED.match(name_in_whole(op)):
+        sizes[index] = int(size[1])
   if found < 1:
     return MicrobatchConfig(recompute=recompute, offload=offload)
   return MicrobatchConfig(
@@ -144,4 +208,17 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
     min(held, default=None),
     recompute=recompute,
     offload=offload,
+    sizes=_all_sizes(sizes, found + 1),
   )
+
+
+def _all_sizes(found: Mapping[int, int], count: int) -> tuple[int, ...] | None:
+  """Returns the sizes by microbatch; None unless all are known."""
+  sizes = tuple(found[i] for i in range(count) if i in found)
+  return sizes if len(sizes) == count else None
+
+
+def plain_sizes(examples: int, count: int) -> tuple[int, ...]:
+  """Returns the sizes of `count` nearly equal microbatches."""
+  least, more = divmod(examples, count)
+  return tuple(least + (i < more) for i in range(count))

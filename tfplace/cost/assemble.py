@@ -117,8 +117,12 @@ def _step(
     for i, name in enumerate(structure.names)
   ]
   extra: dict[str, Any] = {"training": traced.training}
+  if traced.batch_size:
+    extra["batch_size"] = traced.batch_size
   if traced.microbatches > 1:
     extra["microbatches"] = traced.microbatches
+    if len(set(traced.microbatch_sizes)) > 1:
+      extra["microbatch_sizes"] = list(traced.microbatch_sizes)
   unknown_shapes = [
     name
     for name in structure.names

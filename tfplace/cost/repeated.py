@@ -1,6 +1,7 @@
 """Ops of microbatches that cost the same as an op of another microbatch.
 
-Microbatches of one size are copies of one graph, so only one is estimated.
+Microbatches of one size are copies of one graph, so only one of each size is
+estimated.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,8 @@ import tensorflow as tf
 from tfplace.core.microbatches import microbatch_of, name_in_whole
 from tfplace.cost import sizes
 from tfplace.extraction import nodes
+
+_MOST_SIZES = 4  # Sizes of microbatches that are told apart.
 
 Specs = Mapping[str, tuple[sizes.TensorSpec, ...]]
 
@@ -34,7 +37,7 @@ def repeated_ops(
     is_static: whether a tensor has a static value, which may decide a cost.
   """
   by_name = nodes.by_name(graph_def)
-  first: dict[str, str] = {}
+  first: dict[str, list[str]] = {}
   result: dict[str, str] = {}
 
   def is_same_input(mine: str, its: str) -> bool:
@@ -64,10 +67,14 @@ def repeated_ops(
   for op in graph.get_operations():
     if microbatch_of(op.name) is None:
       continue
-    whole = name_in_whole(op.name)
-    original = first.setdefault(whole, op.name)
-    if original != op.name and is_same(by_name[op.name], by_name[original]):
-      result[op.name] = original
+    originals = first.setdefault(name_in_whole(op.name), [])
+    for original in originals:
+      if is_same(by_name[op.name], by_name[original]):
+        result[op.name] = original
+        break
+    else:
+      if len(originals) < _MOST_SIZES:
+        originals.append(op.name)
   return result
 
 

@@ -21,6 +21,7 @@ from tfplace.core.microbatches import (
   WHOLE,
   MicrobatchConfig,
   microbatches_of,
+  plain_sizes,
 )
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError
@@ -106,6 +107,8 @@ def trace_keras(
     traced,
     layers=layers,
     microbatches=microbatches.count,
+    microbatch_sizes=microbatches.sizes
+    or plain_sizes(batch.batch_size, microbatches.count),
     variables=variable_sizes.with_roles(traced.variables, model),
     weights=variable_sizes.weight_sizes(model),
     batch_size=batch.batch_size,
@@ -265,6 +268,7 @@ def _check_microbatches(
       f"offload is {microbatches.offload}: only a training step has activations"
       " that wait for a backward pass"
     )
+  microbatches.check_batch(batch_size)
   if microbatches.count > batch_size:
     raise ExtractionError(
       f"microbatches is {microbatches.count}, and the batch has {batch_size}"

@@ -69,6 +69,7 @@ class TracedStep:
     layers: op name -> names of the Keras layers, innermost first, that the op,
       gradient, variable or update belongs to; ops of no layer are absent.
     microbatches: number of microbatches.
+    microbatch_sizes: examples of each microbatch; empty if unknown.
     weights: sizes of the variables of the Keras model, or None without one.
     batch_size: examples per step, or 0 if unknown.
   """
@@ -86,6 +87,7 @@ class TracedStep:
   microbatches: int = 1
   weights: WeightSizes | None = None
   batch_size: int = 0
+  microbatch_sizes: tuple[int, ...] = ()
 
   def without_values(self) -> "TracedStep":
     """Returns a copy without the values of variables and inputs."""

@@ -82,14 +82,15 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
     ApplyError: the plan and the request differ.
   """
   allowed = own.allow_batch_statistics or asked.allow_batch_statistics
-  same = (own.count, own.in_flight) == (
+  same = (own.count, own.in_flight, own.sizes) == (
     asked.count,
     asked.in_flight,
+    asked.sizes,
   )
   if not (own.is_whole or asked.is_whole or same):
     raise ApplyError(
-      f"the placement is of {own.count} microbatches with"
-      f" {own.in_flight} in flight, and {asked.count} with"
+      f"the placement is of {own.words} with {own.in_flight} in flight, and"
+      f" {asked.words} with"
       f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
     )
   microbatches = asked if own.is_whole else own

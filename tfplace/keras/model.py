@@ -52,7 +52,7 @@ def place_model(
   keep_together: Iterable[str | Sequence[str]] = (),
   verbose: str | int = "auto",
   costs: str | None = None,
-  microbatches: int | str = 1,
+  microbatches: int | Sequence[int] | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
@@ -177,7 +177,7 @@ def plan_model(
   sample: Any = None,
   verbose: str | int = "auto",
   costs: str | None = None,
-  microbatches: int | str = 1,
+  microbatches: int | Sequence[int] | str = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
@@ -288,7 +288,7 @@ def plan_model(
 
 def _microbatches(
   model: keras.Model,
-  microbatches: int | str,
+  microbatches: int | Sequence[int] | str,
   max_in_flight: int | None,
   allow_batch_statistics: bool,
   recompute: Any,
@@ -299,9 +299,8 @@ def _microbatches(
   Raises:
     ExtractionError: the step is known to be impossible to split.
   """
-  count: Any = 1 if is_auto(microbatches) else microbatches
-  config = MicrobatchConfig(
-    count,
+  config = MicrobatchConfig.of(
+    1 if is_auto(microbatches) else microbatches,  # type: ignore[arg-type]
     max_in_flight,
     allow_batch_statistics,
     recompute_config(recompute, may_choose=True),

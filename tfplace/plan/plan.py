@@ -226,7 +226,7 @@ class Plan:
     single = self.single_device
     kind = "step" if self.training else "inference step"
     if self.microbatches > 1:
-      kind += f" in {self.microbatches} microbatches"
+      kind += f" in {self.microbatch_config.words}"
     time = format_us(evaluation.step_time_us)
     step = f"a predicted {kind} of {time} by {self.costs} costs"
     left = _headroom(evaluation)

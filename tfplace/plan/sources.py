@@ -284,7 +284,7 @@ def extract(
   sizes: Mapping[str, int] | None = None,
   cache_dir: str | os.PathLike[str] | None = None,
   costs: str = DEFAULT_COSTS,
-  microbatches: int = 1,
+  microbatches: int | Sequence[int] = 1,
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
@@ -305,7 +305,8 @@ def extract(
     cache_dir: directory of the graph cache for zoo models and files. The key
       is a hash of everything that determines the graph. None disables it.
     costs: name of the cost model.
-    microbatches: number of microbatches of a training step.
+    microbatches: number of microbatches of a training step, or the examples of
+      each, such as [10, 10, 2, 2].
     max_in_flight: maximum number of microbatches in flight; None means all.
     allow_batch_statistics: whether BatchNormalization may use the statistics
       of a microbatch.
@@ -320,7 +321,7 @@ def extract(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: the cost model is unknown.
   """
-  config = MicrobatchConfig(
+  config = MicrobatchConfig.of(
     microbatches,
     max_in_flight,
     allow_batch_statistics,

@@ -6,7 +6,8 @@ and so on; the winner gets the rest of the budget. The number of microbatches
 grows while that helps, so most variants are never extracted. If a variant does
 not fit in memory, fewer microbatches in flight are tried. Where memory is
 short, activations are recomputed or wait on other devices, as far as the
-request leaves that open.
+request leaves that open. Where devices differ, microbatches of unequal size
+follow (`size_proposals`).
 """
 
 import dataclasses
@@ -29,6 +30,7 @@ from tfplace.placers import groups
 from tfplace.placers.offload import host_of
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
 from tfplace.plan.search import compile_placers
+from tfplace.plan.size_proposals import proposed_sizes
 from tfplace.plan.variants import (
   OpenVariant,
   StepVariant,
@@ -159,9 +161,11 @@ class SuccessiveHalving:
     compile_placers(problem, self._config, self._show, is_divided=True)
     self._single = _on_one_device(problem, self._config.seed)
     devices = main_devices(problem)
-    counts = _counts(devices, halving) if chooses else [self._base.count]
+    counts, proposals = [self._base.count], []
+    if chooses:
+      counts, proposals = _counts(devices, halving), proposed_sizes(problem)
     self._savers = _savers(self._config, problem)
-    arms = len(counts) * (1 + len(self._savers))
+    arms = len(counts) * (1 + len(self._savers)) + len(proposals)
     self._share = halving.rung_share / arms
     try:
       self._search(whole, self._share)
@@ -173,7 +177,22 @@ class SuccessiveHalving:
     self._save_memory(whole)
     if devices == 1 and whole.best is not None and not self._is_short(whole):
       return
-    least = 2
+    self._explore_counts(counts, devices)
+    for sizes in proposals:
+      if self._refused or self._is_late:
+        return
+      flight = self._base.max_in_flight
+      if flight is not None and flight >= len(sizes):
+        flight = None
+      self._attempt(
+        dataclasses.replace(
+          self._base, count=len(sizes), max_in_flight=flight, sizes=sizes
+        )
+      )
+
+  def _explore_counts(self, counts: Sequence[int], devices: int) -> None:
+    """Tries numbers of equal microbatches, in order, while they help."""
+    halving, least = self._halving, 2
     for count in counts[1:]:
       if count < least:
         continue
@@ -207,7 +226,8 @@ class SuccessiveHalving:
     if arm.bound_us >= before_us:
       return arm.bound_us / before_us
     if arm.variant is None:
-      if len(self.arms) == 2:  # No number of microbatches is possible.
+      divided = [a for a in self.arms if a.microbatches.count > 1]
+      if divided == [arm]:  # No number of microbatches is possible.
         self.arms.pop()
         self._refused = arm.why
         self._allowed = self._with_batch_statistics(devices)
@@ -391,7 +411,9 @@ class SuccessiveHalving:
     flight = flight or self._base.max_in_flight
     if flight is not None and flight >= count:
       flight = None
-    return dataclasses.replace(self._base, count=count, max_in_flight=flight)
+    return dataclasses.replace(
+      self._base, count=count, max_in_flight=flight, sizes=None
+    )
 
   def _attempt(
     self, microbatches: MicrobatchConfig, start: Arm | None = None

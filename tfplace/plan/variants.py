@@ -223,4 +223,4 @@ def _activations_in_words(microbatches: MicrobatchConfig) -> list[str]:
 def _counted(microbatches: MicrobatchConfig) -> str:
   flight = microbatches.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
-  return f"{microbatches.count} microbatches{held}"
+  return f"{microbatches.words}{held}"

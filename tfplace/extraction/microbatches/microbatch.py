@@ -15,6 +15,8 @@ from tfplace.core.microbatches import (
   BATCH_SCOPE,
   BEGIN,
   SCOPE,
+  SIZE_SCOPE,
+  WHOLE,
   MicrobatchConfig,
 )
 from tfplace.errors import ExtractionError
@@ -248,7 +250,7 @@ def microbatches(
   read = {key: s.template.captured(values) for key, s in captured.items()}
   given = []
   for index, step in enumerate(steps):
-    with tf.name_scope(_batch_scope(index)):
+    with tf.name_scope(_batch_scope(index, config)):
       given.append(read[id(step)] | step.inputs(parts.inputs(index)))
   _add_totals(steps, given)
   copies: list[Copy] = []
@@ -262,8 +264,12 @@ def microbatches(
   return copies
 
 
-def _batch_scope(index: int) -> str:
-  return f"{SCOPE}{index}/{BATCH_SCOPE}/"
+def _batch_scope(index: int, config: MicrobatchConfig = WHOLE) -> str:
+  """Returns the scope of a microbatch's slices, which records a given size."""
+  scope = f"{SCOPE}{index}/{BATCH_SCOPE}/"
+  if config.sizes is None:
+    return scope
+  return f"{scope}{SIZE_SCOPE}{config.sizes[index]}/"
 
 
 def _add_totals(

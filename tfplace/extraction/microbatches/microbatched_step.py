@@ -82,7 +82,7 @@ def gradients(
   Returns:
     The loss, and the gradients by trainable weight, scaled for the optimizer.
   """
-  parts = Parts(data, config.count)
+  parts = Parts(data, config.count, sizes=config.sizes)
   with _TRACING:
     copies = microbatches(model, parts, config, forward)
   found = [
@@ -233,11 +233,19 @@ def _joined(column: Sequence[tf.Tensor], parts: Parts) -> tf.Tensor:
 
 
 def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:
-  """Assigns mean moving statistics as `tf.distribute.MirroredStrategy` does."""
+  """Assigns mean moving statistics as `tf.distribute.MirroredStrategy` does.
+
+  Microbatches of given sizes count by their examples.
+  """
   for name, (handle, _) in copies[0].statistics.items():
     values = [copy.statistics[name][1] for copy in copies]
     count: Any = len(values)
-    if not parts.is_known:
+    if parts.sizes is not None:  # The mean over examples, not microbatches.
+      dtype, count = values[0].dtype, parts.examples
+      values = [
+        value * tf.cast(parts.size(i), dtype) for i, value in enumerate(values)
+      ]
+    elif not parts.is_known:
       values = [
         tf.where(parts.size(i) > 0, value, tf.zeros_like(value))
         for i, value in enumerate(values)

@@ -18,6 +18,8 @@ class Parts:
     examples: number n of examples; an int if known while tracing, else a
       tensor.
     count: number of microbatches, from 1 to n if n is known.
+    sizes: [count] examples of each microbatch of the planned batch; None for
+      equal ones. Another number of examples is divided in proportion.
     states: variables with one row per example, which are sliced like data.
     sources: tensors of the whole batch in their original form.
   """
@@ -28,6 +30,7 @@ class Parts:
     count: int,
     variables: Sequence[keras.Variable] = (),
     sources: Sequence[tf.Tensor] | None = None,
+    sizes: Sequence[int] | None = None,
   ) -> None:
     unpacked = data_adapter_utils.unpack_x_y_sample_weight(data)
     self._data = unpacked
@@ -44,6 +47,9 @@ class Parts:
     self.examples = tf.shape(flat[0])[0] if known is None else known
     self.count = count if known is None else max(1, min(count, known))
     self.sources = flat if sources is None else sources
+    # If all sizes are 1, a larger batch has no proportion to follow.
+    is_given = sizes is not None and sum(sizes) > len(sizes)
+    self.sizes = sizes if is_given else None
 
   @property
   def tensors(self) -> list[tf.Tensor]:
@@ -58,10 +64,44 @@ class Parts:
 
   def size(self, index: int) -> Any:
     """Returns the number of examples in a microbatch."""
+    if self.sizes is not None:
+      return self._given_begin(index + 1) - self._given_begin(index)
     extra = self.examples % self.count
     if self.is_known:
       return self.examples // self.count + (index < extra)
     return self.examples // self.count + tf.cast(index < extra, tf.int32)
+
+  def _begin(self, index: int) -> Any:
+    """Returns the number of examples in all microbatches before one."""
+    if self.sizes is not None:
+      return self._given_begin(index)
+    extra, least = self.examples % self.count, self.examples // self.count
+    minimum = min if self.is_known else tf.minimum
+    return index * least + minimum(index, extra)
+
+  def _given_begin(self, index: int) -> Any:
+    """Returns `_begin` for given sizes.
+
+    A larger batch is divided in proportion. In a smaller one, each microbatch
+    has an example if there are enough, and the rest is divided in proportion to
+    the rest of the sizes.
+    """
+    sizes: Sequence[int] = self.sizes or ()
+    count, total, before = len(sizes), sum(sizes), sum(sizes[:index])
+    if self.is_known:
+      if self.examples >= total:
+        return self.examples * before // total
+      if self.examples < count:
+        return min(index, self.examples)
+      rest = (self.examples - count) * (before - index)
+      return index + rest // (total - count)
+    examples = tf.cast(self.examples, tf.int64)
+    smaller = index + (examples - count) * (before - index) // (total - count)
+    smaller = tf.where(
+      examples < count, tf.minimum(tf.cast(index, tf.int64), examples), smaller
+    )
+    begin = tf.where(examples >= total, examples * before // total, smaller)
+    return tf.cast(begin, tf.int32)
 
   def part(self, index: int) -> Any:
     """Slices the data of a microbatch and its rows of the states.
@@ -70,12 +110,10 @@ class Parts:
     then ignored (`WholeBatch.present`), because many TensorFlow ops fail on
     empty tensors.
     """
-    extra, least = self.examples % self.count, self.examples // self.count
+    begin = self._begin(index)
     if self.is_known:
-      begin = index * least + min(index, extra)
       end = begin + self.size(index)
     else:
-      begin = index * least + tf.minimum(index, extra)
       begin = tf.minimum(begin, self.examples - 1)
       end = begin + tf.maximum(self.size(index), 1)
     return tf.nest.map_structure(
@@ -107,8 +145,8 @@ class Parts:
       ),
       self._data,
     )
-    return Parts(data, self.count, sources=self.sources)
+    return Parts(data, self.count, sources=self.sources, sizes=self.sizes)
 
   def with_states(self, variables: Sequence[keras.Variable]) -> "Parts":
     """Returns the batch with additional per-example variables to slice."""
-    return Parts(self._data, self.count, variables, self.sources)
+    return Parts(self._data, self.count, variables, self.sources, self.sizes)

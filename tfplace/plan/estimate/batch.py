@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tfplace.core.estimate import LargestBatch
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.progress import Progress, silent
-from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.errors import InfeasibleError, TfplaceError, shown
 from tfplace.plan import sources
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.cards import Card
@@ -67,6 +67,11 @@ def find_largest_batch(
       )
     return trials[size]
 
+  if microbatches.sizes is not None:
+    raise TfplaceError(
+      f"microbatches is {shown(list(microbatches.sizes))}, and the largest"
+      " batch is sought in equal microbatches: give their number"
+    )
   least = microbatches.count
   low, high = _bracket(tried, max(batch_size, least), least)
   if low < least:

@@ -1,0 +1,174 @@
+"""Microbatches of given sizes: exact, named, traced and costed once a size."""
+
+import keras
+import numpy as np
+import pytest
+
+import tfplace
+from tests.extraction.test_microbatches import MODELS
+from tests.testing.microbatched import assert_equal, both, in_microbatches
+from tfplace.core.microbatches import (
+  MicrobatchConfig,
+  microbatches_of,
+  plain_sizes,
+)
+from tfplace.cost import estimate
+from tfplace.errors import ExtractionError
+from tfplace.extraction import trace_keras
+from tfplace.extraction.microbatches import microbatch
+from tfplace.extraction.microbatches.parts import Parts
+
+# Of batches of 8; the third batch has 6 examples. Model -> in flight, sizes.
+EXACT = {
+  "regularized": (None, (4, 3, 1)),
+  "convolutional": (1, (1, 5, 1, 1)),
+  "masked": (2, (1, 2, 5)),
+  "two_inputs": (1, (7, 1)),
+  "added_loss": (None, (1, 2, 5)),
+  "summed": (2, (4, 3, 1)),
+  "own_loss_weighted": (1, (6, 2)),
+  "mean_by_weights": (2, (1, 5, 1, 1)),
+  "padded_weighted": (None, (5, 2, 1)),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_given_sizes_equal_the_step_of_the_whole_batch(name):
+  build, make, options = MODELS[name]
+  in_flight, sizes = EXACT[name]
+  given = {"options": {"sizes": sizes}, "epochs": 3, **options}
+  _, runs = both(build, make, len(sizes), in_flight, **given)
+  assert_equal(*runs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["convolutional", "mean_by_weights"])
+def test_batches_of_less_examples_than_sizes_are_whole_batches(name):
+  # 22 examples in batches of 7: the last has 1, and 3 of 4 parts have none.
+  build, make, options = MODELS[name]
+  given = {"options": {"sizes": (3, 2, 1, 1)}, **options}
+  _, runs = both(build, make, 4, batch_size=7, epochs=2, **given)
+  assert_equal(*runs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("examples", [1, 3, 4, 5, 12, 24, 25, 100])
+@pytest.mark.parametrize("sizes", [(10, 10, 2, 2), (1, 21, 1, 1), (9, 8, 4, 3)])
+def test_other_batches_are_divided_in_proportion(examples, sizes):
+  parts = Parts((np_tensor(examples),), len(sizes), sizes=sizes)
+  found = [parts.size(i) for i in range(parts.count)]
+  assert sum(found) == examples
+  assert min(found) >= 1
+  if examples == 24:
+    assert tuple(found) == sizes
+  if examples > 24:
+    shares = np.array(found) / examples * 24
+    np.testing.assert_allclose(shares, sizes, atol=1.2)
+  rows = [parts.inputs(i)[0].numpy() for i in range(parts.count)]
+  np.testing.assert_array_equal(np.concatenate(rows), np.arange(examples))
+
+
+def np_tensor(examples):
+  return keras.ops.arange(examples, dtype="float32")
+
+
+def image():
+  model = keras.Sequential(
+    [
+      keras.Input((12, 12, 3)),
+      keras.layers.Conv2D(4, 3, padding="same", name="conv"),
+      keras.layers.Flatten(),
+      keras.layers.Dense(5),
+    ],
+    name="net",
+  )
+  model.compile("adam", "mse", jit_compile=False)
+  return model
+
+
+def test_op_names_and_the_graph_record_the_sizes():
+  config = MicrobatchConfig.of([5, 2, 1], 2)
+  graph = tfplace.extract(
+    image(), batch_size=8, microbatches=[5, 2, 1], max_in_flight=2
+  )
+  assert microbatches_of(graph.names) == config
+  assert graph.extra["microbatch_sizes"] == [5, 2, 1]
+  names = set(graph.names)
+  assert any("microbatch_1/part_of_batch/examples_2/" in n for n in names)
+  plain = tfplace.extract(image(), batch_size=8, microbatches=2)
+  assert "microbatch_sizes" not in plain.extra
+  assert microbatches_of(plain.names) == MicrobatchConfig(2)
+  uneven = tfplace.extract(image(), batch_size=8, microbatches=3)
+  assert uneven.extra["microbatch_sizes"] == [3, 3, 2]
+  assert microbatches_of(uneven.names) == MicrobatchConfig(3)
+
+
+def test_each_size_is_traced_and_costed_once(monkeypatch):
+  traced_sizes, trace = [], microbatch._trace
+
+  def tracing(model, parts, index, *rest):
+    traced_sizes.append(parts.size(index))
+    return trace(model, parts, index, *rest)
+
+  find, repeated = estimate.repeated_in, {}
+
+  def recorded(*args):
+    repeated.update(find(*args))
+    return repeated
+
+  monkeypatch.setattr(microbatch, "_trace", tracing)
+  monkeypatch.setattr(estimate, "repeated_in", recorded)
+  tfplace.extract(image(), batch_size=8, microbatches=[3, 1, 3, 1])
+  assert traced_sizes == [3, 1]
+  of = {i: set() for i in range(4)}
+  for name, original in repeated.items():
+    of[int(name[11])].add(int(original[11]))
+  # But for slices of the batch, microbatch 2 is 0 and 3 is 1 once more.
+  assert of[2] == {0}
+  assert {0, 1} >= of[3] >= {1}  # what has no batch in its shape is as in 0
+  forward = "/convolution"
+  (name,) = [
+    n for n in repeated if n.startswith("microbatch_3") and n.endswith(forward)
+  ]
+  assert repeated[name].startswith("microbatch_1/")
+
+
+def test_statistics_are_means_over_examples():
+  model = keras.Sequential(
+    [keras.Input((6,)), keras.layers.BatchNormalization(name="norm")]
+  )
+  model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
+  options = {"allow_batch_statistics": True, "sizes": (5, 2, 1)}
+  in_microbatches(model, 3, **options)
+  x = np.random.default_rng(0).normal(size=(8, 6)).astype("float32")
+  model.fit(x, x, batch_size=8, verbose=0)
+  found = model.get_layer("norm").moving_mean
+  # The mean over examples of microbatches' means is that of the batch.
+  np.testing.assert_allclose(found, 0.01 * x.mean(axis=0), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+  "sizes, told",
+  [
+    ([5, 2], r"\[5, 2\], in all 7 examples, and the batch has 8: give sizes"),
+    ([5, 0, 3], r"\[5, 0, 3\]; sizes must be .* integers of at least 1"),
+    ([5, 2.5, 0.5], "sizes must be"),
+    ([], "sizes must be one or more"),
+    ([True, 7], "sizes must be"),
+    (["4", "4"], "sizes must be"),
+  ],
+)
+def test_wrong_sizes_are_one_sentence(sizes, told):
+  with pytest.raises(ExtractionError, match=told) as caught:
+    trace_keras(image(), 8, microbatches=MicrobatchConfig.of(sizes))
+  assert "\n" not in str(caught.value)
+
+
+def test_sizes_of_numpy_are_sizes():
+  config = MicrobatchConfig.of(np.array([5, 3]))
+  assert config == MicrobatchConfig(2, sizes=(5, 3))
+  assert config.words == "2 microbatches of 5 and 3 examples"
+  assert plain_sizes(8, 3) == (3, 3, 2)
+
+
+def test_the_largest_batch_is_of_equal_microbatches():
+  with pytest.raises(tfplace.TfplaceError, match="sought in equal microbatch"):
+    tfplace.largest_batch(image(), "v100x1", microbatches=[4, 4], batch_size=8)
