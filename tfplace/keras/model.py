@@ -90,8 +90,9 @@ def place_model(
     costs: "measured" runs the step for a few seconds without changing the
       model; "estimated" or the name of a cost model does not run it. None
       measures if `cluster` is None.
-    microbatches: number of microbatches of the training step; "auto" chooses
-      it together with the placement.
+    microbatches: number of microbatches of the training step, or the examples
+      of each, such as [10, 10, 2, 2]; "auto" chooses them together with the
+      placement.
     max_in_flight: maximum number of microbatches in flight; None means all.
     allow_batch_statistics: whether BatchNormalization may use the statistics
       of a microbatch.
