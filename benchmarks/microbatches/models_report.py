@@ -94,6 +94,8 @@ def split(found: dict) -> str:
     return "-"
   in_flight = found.get("max_in_flight")
   parts = [str(found["microbatches"])]
+  if found.get("microbatch_sizes"):
+    parts = [f"of {' + '.join(map(str, found['microbatch_sizes']))}"]
   if in_flight:
     parts.append(f"{in_flight} in flight")
   if found.get("order") == "rank":

@@ -352,14 +352,21 @@ def chosen(
   return {
     **of_result(plan.best, plan.problem.cluster),
     "microbatches": plan.choice.microbatches.count,
+    "microbatch_sizes": plan.choice.microbatches.sizes,
     "max_in_flight": plan.choice.microbatches.max_in_flight,
     "seconds": sum(trial.seconds for trial in tried),
     "step_times_us": {
-      f"{t.microbatches.count} ({t.microbatches.in_flight})": t.step_time_us
+      f"{_numbers(t.microbatches)} ({t.microbatches.in_flight})": t.step_time_us
       for t in tried
       if t.best is not None
     },
   }
+
+
+def _numbers(microbatches: MicrobatchConfig) -> str:
+  """The sizes of microbatches where they are given, or their number."""
+  sizes = microbatches.sizes or [microbatches.count]
+  return ", ".join(map(str, sizes))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ For each model of `models/reference.py` and each cluster of `CLUSTERS`:
   on the best subset of equal devices (of a kind, on all hosts or on one), with
   the best number of microbatches and order of ops; where one accelerator does
   not hold the step, also with one microbatch in flight on it,
-- data parallel: over all devices, with microbatches by their speed,
+- data parallel: over all devices, with microbatches by their speed, equal ones
+  or of sizes by it,
 - auto: searched for `--budget_s`, with its choice of microbatches.
 
 Step times are simulated, with kernel costs. Each row is saved as soon as it is
@@ -31,6 +32,7 @@ from tfplace.bin import cli
 from tfplace.core import Cluster, Problem
 from tfplace.core.cluster import with_max_memory
 from tfplace.core.presets import cluster_preset
+from tfplace.plan.size_proposals import proposed_sizes
 
 _SLOW_BYTES_PER_US = 1250.0  # 10 Gb/s
 
@@ -108,15 +110,28 @@ def measure(
     problems[count] = graphs.problem(config, cluster)
   return {
     "by hand": _by_hand(values, graphs, cluster, problems),
-    "data parallel": run_models.best_of(
-      {
-        count: _in_best_order(values, problem, "data_parallel")
-        for count, problem in problems.items()
-        if count > 1
-      }
-    ),
+    "data parallel": _data_parallel(values, graphs, cluster, problems),
     "auto": run_models.chosen(graphs, cluster, values),
   }
+
+
+def _data_parallel(
+  values: flags.FlagValues,
+  graphs: Graphs,
+  cluster: str,
+  problems: Mapping[int, Problem],
+) -> dict:
+  """The best numbers and sizes of microbatches over all devices."""
+  tried = {str(count): problem for count, problem in problems.items()}
+  for sizes in proposed_sizes(problems[1]):
+    config = dataclasses.replace(graphs.allows, count=len(sizes), sizes=sizes)
+    tried[", ".join(map(str, sizes))] = graphs.problem(config, cluster)
+  rows = [
+    {**_in_best_order(values, problem, "data_parallel"), "microbatches": name}
+    for name, problem in tried.items()
+    if name != "1"
+  ]
+  return min(rows, key=lambda row: row.get("step_time_us", math.inf))
 
 
 def _by_hand(

@@ -47,7 +47,7 @@ def test_a_row_has_every_column_and_is_kept(run, tmp_path):
   row = content["rows"]["tiny/v100x2+p100x2"]
   assert row["by hand"]["devices"] == "2 GPU-v100"
   assert row["auto"]["step_time_us"] <= row["by hand"]["step_time_us"]
-  assert row["data parallel"]["microbatches"] == 2
+  assert row["data parallel"]["microbatches"] in ("2", "3, 3, 1, 1")
   alone = content["rows"]["tiny/v100x1, 4 GiB"]
   assert alone["by hand"]["devices"] == "1 GPU"
   for each, times in ((row, 2), (alone, 8)):
