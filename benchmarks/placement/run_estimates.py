@@ -3,9 +3,11 @@
 For each model of `models/reference.py`: seconds of an estimate on every GPU
 preset, its parameters against the bytes that `model.summary()` counts, and its
 step times and peaks against an extraction and simulation of their own for three
-GPUs. Prints a table and writes JSON.
+GPUs. With a multiple of the batch, few GPUs hold the step, and its microbatches
+on one GPU are compared, too. Prints a table and writes JSON.
 
   python -m benchmarks.placement.run_estimates
+  python -m benchmarks.placement.run_estimates --times=8
 """
 
 import time
@@ -24,6 +26,7 @@ _MODELS = OPTIONS.add("models", [], "Models of models/reference.py; all.")
 _GPUS = OPTIONS.add(
   "gpus", ["p100", "v100", "a100"], "GPUs that are simulated by themselves."
 )
+_TIMES = OPTIONS.add("times", 1, "Multiple of the models' batch.")
 _OUT = OPTIONS.out("estimates.json")
 
 
@@ -34,30 +37,35 @@ def measured_row(name: str) -> dict[str, Any]:
   from tfplace.core.presets import cluster_preset
 
   trained = reference.MODELS[name]
-  model = trained.build()
-  began = time.perf_counter()
+  model, batch_size = trained.build(), _TIMES.value * trained.batch_size
+  began, cpu_began = time.perf_counter(), time.process_time()
   found = tfplace.estimate(
     model,
-    batch_size=trained.batch_size,
+    batch_size=batch_size,
     allow_batch_statistics=trained.has_batch_statistics,
   )
   seconds = time.perf_counter() - began
+  cpu_seconds = time.process_time() - cpu_began
   step = found.steps[0]
   cards = {card.name: card for card in step.cards}
   full = {}
   for gpu in _GPUS.value:
     cluster = cluster_preset(f"{gpu}x1")
     began = time.perf_counter()
-    graph = tfplace.extract(model, cluster, batch_size=trained.batch_size)
-    result = tfplace.place(tfplace.Problem(graph, cluster), "single")
-    evaluation = result.evaluation
-    full[gpu] = {
-      "step_time_us": evaluation.step_time_us,
-      "peak_memory_bytes": max(evaluation.peak_memory_bytes.values()),
-      "estimated_step_time_us": cards[gpu].step_time_us,
-      "estimated_peak_memory_bytes": cards[gpu].peak_memory_bytes,
-      "seconds": time.perf_counter() - began,
-    }
+    graph = tfplace.extract(model, cluster, batch_size=batch_size)
+    full[gpu] = compared(graph, cluster, cards[gpu])
+    full[gpu]["seconds"] = time.perf_counter() - began
+    fit = cards[gpu].smallest_of("microbatches")
+    if fit is not None and fit.num_devices == 1 and fit.microbatches > 1:
+      graph = tfplace.extract(
+        model,
+        cluster,
+        batch_size=batch_size,
+        microbatches=fit.microbatches,
+        max_in_flight=1,
+        allow_batch_statistics=trained.has_batch_statistics,
+      )
+      full[f"{gpu} in {fit.microbatches}"] = compared(graph, cluster, fit)
   weights = step.weights
   assert weights is not None
   return {
@@ -65,11 +73,26 @@ def measured_row(name: str) -> dict[str, Any]:
     "about": trained.about,
     "ops": step.num_ops,
     "cards": len(step.cards),
+    "batch_size": batch_size,
     "seconds": seconds,
+    "cpu_seconds": cpu_seconds,
     "parameter_bytes": weights.trainable_bytes + weights.non_trainable_bytes,
     "summary_bytes": summary_bytes(model),
     "error": largest_error(full),
     "simulated": full,
+  }
+
+
+def compared(graph: Any, cluster: Any, estimated: Any) -> dict[str, Any]:
+  """Simulates a step on one GPU, and returns it beside its estimate."""
+  from tfplace.plan.estimate import cards, fits
+
+  one = fits.on_one_device(graph, cards.cluster_card(cluster))
+  return {
+    "step_time_us": one.schedule.step_time_us,
+    "peak_memory_bytes": one.peak_memory_bytes,
+    "estimated_step_time_us": estimated.step_time_us,
+    "estimated_peak_memory_bytes": estimated.peak_memory_bytes,
   }
 
 
@@ -96,15 +119,17 @@ def largest_error(full: dict[str, dict[str, float]]) -> float:
 def print_table(rows: list[dict[str, Any]]) -> None:
   """Prints a row per model."""
   grid = table.Table(title="Estimates on every GPU preset")
-  for column in ("model", "ops", "s", "parameters", "summary", "error"):
+  columns = ("model", "batch", "ops", "s", "CPU s", "parameters", "error")
+  for column in columns:
     grid.add_column(column, justify="right")
   for row in rows:
     grid.add_row(
       row["model"],
+      str(row["batch_size"]),
       f"{row['ops']:,}",
       f"{row['seconds']:.1f}",
+      f"{row['cpu_seconds']:.1f}",
       f"{row['parameter_bytes']:,.0f}",
-      f"{row['summary_bytes']:,.0f}",
       f"{row['error']:.1%}",
     )
   console.Console(width=100).print(grid)
@@ -112,11 +137,12 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 def main(_: flags.FlagValues) -> None:
   cli.load_tensorflow()
+  import tfplace
   from benchmarks.models import reference
 
   names = _MODELS.value or [*reference.MODELS]
   command.check_names("models", names, reference.MODELS)
-  measured_row(names[0])  # The first use compiles the simulator.
+  tfplace.estimate("rnnlm_2")  # The first use compiles the simulator.
   rows = []
   for name in names:
     rows.append(measured_row(name))

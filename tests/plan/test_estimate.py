@@ -11,9 +11,12 @@ import tfplace
 from tfplace import core, formats
 from tfplace.core import estimate as estimates
 from tfplace.core.gpus import GPUS
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
+from tfplace.core.progress import silent
 from tfplace.errors import FormatError, InfeasibleError, TfplaceError
-from tfplace.plan.estimate import batch, cards, fits
+from tfplace.plan import estimate
+from tfplace.plan.estimate import batch, cards, fits, microbatched
 
 
 def dense(compiled=True, dtype=None):
@@ -174,6 +177,67 @@ def test_recomputation_lets_one_device_hold_a_deep_step():
   found = card.smallest_of("recomputation")
   assert (found.num_devices, found.microbatches) == (1, 1)
   assert found.step_time_us > card.step_time_us
+
+
+class Counted:
+  """A source that lists the microbatches of what it traces."""
+
+  def __init__(self, source):
+    self._source, self.counts = source, []
+
+  def __getattr__(self, name):
+    return getattr(self._source, name)
+
+  def trace(self, batch_size, microbatches, precision, on_stage):
+    self.counts.append(microbatches.count)
+    return self._source.trace(batch_size, microbatches, precision, on_stage)
+
+
+def test_one_trace_of_microbatches_serves_cards_that_need_fewer():
+  model = keras.Sequential(
+    [keras.Input((64,))]
+    + [keras.layers.Dense(64, activation="gelu") for _ in range(5)]
+  )
+  model.compile("adam", "mse", jit_compile=False)
+  source = Counted(estimate.open_steps(model))
+  whole = tfplace.estimate(model, cluster(1e9), batch_size=8192).steps[0]
+  need = whole.peak.num_bytes
+  rows = [
+    cards.cluster_card(cluster(share * need)) for share in (0.7, 0.4, 0.25)
+  ]
+  (step,) = estimate.estimate_steps(source, rows, batch_size=8192).steps
+  # Whole, and recomputed; 8 microbatches for the smallest card serve all.
+  assert source.counts == [1, 1, 8]
+  found = [card.smallest_of("microbatches") for card in step.cards]
+  assert [fit.microbatches for fit in found] == [2, 4, 8]
+  for card, fit in zip(rows, found, strict=True):
+    config = MicrobatchConfig(fit.microbatches, 1)
+    traced = source.trace(8192, config, None, silent)
+    (graph,) = cards.graphs_of(traced, [card])
+    one = fits.on_one_device(graph, card)
+    assert one.fits
+    assert fit.peak_memory_bytes == pytest.approx(
+      one.peak_memory_bytes, rel=0.05
+    )
+    assert fit.step_time_us == pytest.approx(
+      one.schedule.step_time_us, rel=0.05
+    )
+
+
+def test_prediction_that_is_too_low_is_followed_by_more_microbatches(
+  monkeypatch,
+):
+  monkeypatch.setattr(microbatched, "first_count", lambda *_: 2)
+  model = keras.Sequential(
+    [keras.Input((64,))] + [keras.layers.Dense(64) for _ in range(6)]
+  )
+  model.compile("sgd", "mse", jit_compile=False)
+  whole = tfplace.estimate(model, cluster(1e9), batch_size=2048).steps[0]
+  source = Counted(estimate.open_steps(model))
+  row = cards.cluster_card(cluster(0.5 * whole.peak.num_bytes))
+  (step,) = estimate.estimate_steps(source, [row], batch_size=2048).steps
+  assert source.counts == [1, 1, 2, 4]
+  assert step.cards[0].smallest_of("microbatches").microbatches == 4
 
 
 def test_host_memory_does_not_make_a_step_fit():

@@ -107,7 +107,7 @@ def test_auto_chooses_sizes_by_speed_where_they_are_faster():
   # do, but with more ops, each with an overhead.
   step = Step([FAST, SLOW])
   report, variant = choose_variant(
-    step, PlanConfig(budget_s=2.0, microbatches=WHOLE)
+    step, PlanConfig(budget_s=2.0, chooses_microbatches=True)
   )
   assert (20, 4) in step.opened
   assert report.choice.microbatches.sizes == (20, 4)
@@ -118,6 +118,8 @@ def test_auto_chooses_sizes_by_speed_where_they_are_faster():
 
 def test_auto_tries_only_equal_sizes_on_equal_devices():
   step = Step([FAST, FAST])
-  report, _ = choose_variant(step, PlanConfig(budget_s=1.0, microbatches=WHOLE))
+  report, _ = choose_variant(
+    step, PlanConfig(budget_s=1.0, chooses_microbatches=True)
+  )
   assert set(step.opened) == {None}
   assert report.choice.microbatches.sizes is None

@@ -8,8 +8,12 @@ class EstimateConfig:
   """What an estimate tries; all defaults are our choice.
 
   Attributes:
-    microbatches: numbers of microbatches that are tried, in order, while some
-      card does not hold the whole step on one device. One is in flight.
+    microbatches: numbers of microbatches, ascending, for cards that do not
+      hold the whole step on one device. One is in flight.
+    first_margin: share by which a predicted peak must be below the memory for
+      its number of microbatches to be traced first.
+    unsure_share: share by which a predicted peak may exceed the memory and
+      still fit; a step within it is traced.
     max_devices: largest number of devices, as many as a preset has in one host.
     strategies: placers of a step on several devices, tried in order. Each
       takes about a second at most.
@@ -22,6 +26,8 @@ class EstimateConfig:
   """
 
   microbatches: tuple[int, ...] = (2, 4, 8)
+  first_margin: float = 0.05
+  unsure_share: float = 0.03
   max_devices: int = 8
   strategies: tuple[str, ...] = ("pipeline", "m_topo")
   budget_s: float = 5.0

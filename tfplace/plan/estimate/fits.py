@@ -41,6 +41,36 @@ class OneDevice:
     return float(self.schedule.peak_memory_bytes[self.device])
 
   @property
+  def held_bytes(self) -> float:
+    """Bytes that the card's device holds during the whole step."""
+    placement = self.schedule.placement
+    here = placement.devices == self.device
+    return float(placement.problem.graph.persistent_bytes[here].sum())
+
+  @property
+  def input_bytes(self) -> float:
+    """Bytes of the batch on the card's device."""
+    placement = self.schedule.placement
+    graph = placement.problem.graph
+    is_input = np.array([name == "Placeholder" for name in graph.types])
+    here = is_input & (placement.devices == self.device)
+    return float(graph.op_output_bytes[here].sum())
+
+  @property
+  def work_us(self) -> float:
+    """Time of all ops on the card's device, without overhead and waiting."""
+    placement = self.schedule.placement
+    here = placement.devices == self.device
+    return float(placement.problem.time_us[here, self.device].sum())
+
+  @property
+  def least_devices(self) -> int:
+    """Devices that the bytes held during the whole step need."""
+    if math.isinf(self.memory_bytes):
+      return 1
+    return max(1, math.ceil(self.held_bytes / max(self.memory_bytes, 1.0)))
+
+  @property
   def memory_bytes(self) -> float:
     """Memory of the card's device; infinite if unlimited."""
     cluster = self.schedule.placement.problem.cluster
