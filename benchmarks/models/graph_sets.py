@@ -20,7 +20,6 @@ from tfplace.core.presets import cluster_preset
 from tfplace.models import families
 from tfplace.plan import sources
 
-LEAST_TEST_OPS = 30_000
 _GPU = "p100"  # of the rows that have no cluster of their own
 
 

@@ -27,7 +27,6 @@ from tfplace.formats.json_file import write_json
 from tfplace.plan import graph_cache, sources
 from tfplace.simulate import Simulator
 
-HERE = pathlib.Path(__file__).parents[1]
 OPTIONS = Options("run_simulator", __doc__)
 _MODEL = OPTIONS.add("model", "inception_v3", "Zoo model.")
 _GRAPH = OPTIONS.add("graph", None, "Graph file, in place of a model.")

@@ -562,27 +562,6 @@ def test_a_picture_of_no_known_kind_is_refused_before_the_work(
   assert not out.exists()
 
 
-def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):
-  old = tmp_path / "out.json"
-  old.write_text("old")
-  for name, content in {
-    "cut.json": b'{"format": "tfplace.graph.v1", "na',
-    "wrong.pb": b"\xff\xfe\x00 no proto",
-    "wrong.pbtxt": b"node { name: 'a' op: }",
-    "wrong.keras": b"PK\x03\x04 no zip",
-  }.items():
-    path = tmp_path / name
-    path.write_bytes(content)
-    kind = {"json": "graph", "keras": "keras_model"}.get(
-      name.split(".")[1], "graph_def"
-    )
-    assert extract.run([f"--{kind}={path}", f"--output={old}"]) == 1
-    errors = capsys.readouterr().err.strip().splitlines()
-    assert len(errors) == 1, errors
-    assert str(path) in errors[0]
-    assert old.read_text() == "old"
-
-
 def test_commands_are_joined_by_pipes(graph_file, cluster_file):
   first, then = (
     [sys.executable, "-m", f"tfplace.bin.{name}"] for name in COMMANDS[:2]

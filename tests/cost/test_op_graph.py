@@ -276,7 +276,8 @@ def test_an_op_costs_what_grappler_says_of_it_in_the_whole_graph(training_step):
   """The estimator sees one op of each class, the reference all of them."""
   _, traced, _ = training_step
   graph = op_graph(traced, cluster_preset("k80x2"), cost_model="grappler")
-  properties = grappler.hardware_by_kind(cluster_preset("k80x2"))["GPU"]
+  described = grappler.described_by_kind(cluster_preset("k80x2"))
+  properties = described["GPU"].properties
   whole = grappler.make_item(sizes.with_feed_shapes(traced))
   expected = grappler.op_times_us(whole, properties)
   lacking = {  # what Grappler does not infer it is told

@@ -1,7 +1,7 @@
-"""Runs each file of this folder in a child process with three CPU devices.
+"""Runs the files of this folder in a child process with three CPU devices.
 
 Logical devices can only be configured before TensorFlow starts, and would then
-be there for every other test of the same process.
+be there for every other test of the same process. All files share the child.
 """
 
 import os
@@ -15,6 +15,7 @@ from tests.testing import child_pytest
 _CHILD = "TFPLACE_APPLY_TESTS"
 _TIMEOUT_S = 3600 if "TFPLACE_ALL_MODELS" in os.environ else 900
 _results: dict[pathlib.Path, dict[str, str | None]] = {}
+_children: list[child_pytest.PytestChild] = []  # one, once a test has run
 
 if _CHILD in os.environ:
   # Has no effect until a test turns auto-clustering on.
@@ -43,8 +44,16 @@ def pytest_pyfunc_call(pyfuncitem):
 def _run_file(session, path):
   """Its tests that `-k` and the like left."""
   selected = [item.nodeid for item in session.items if item.path == path]
-  root = session.config.rootpath
-  return child_pytest.run_child(root, selected, _environment(), _TIMEOUT_S)
+  if not _children:
+    root = session.config.rootpath
+    child = child_pytest.PytestChild(root, _environment(), _TIMEOUT_S)
+    _children.append(child)
+  return _children[0].run(selected)
+
+
+def pytest_unconfigure():
+  while _children:
+    _children.pop().close()
 
 
 def _key(nodeid):

@@ -131,7 +131,7 @@ def test_missing_program_is_named_and_auto_goes_on(monkeypatch, tmp_path):
     ("printf '\\377\\376' > $3", "no list of numbers"),
   ],
 )
-def test_hostile_program_is_a_clear_error(monkeypatch, tmp_path, script, says):
+def test_failing_program_is_a_clear_error(monkeypatch, tmp_path, script, says):
   fake_program(tmp_path, monkeypatch, script)
   with pytest.raises(TfplaceError, match=says):
     place(problems.two_halves(), "scotch", budget_s=5)

@@ -13,9 +13,10 @@ _TIMEOUT_S = 1800
 def results():
   """By "module::test", what failed."""
   environment = train_commands.environment(TF_USE_LEGACY_KERAS="1")
-  return child_pytest.run_child(
-    train_commands.ROOT, [str(FOLDER)], environment, _TIMEOUT_S
-  )
+  with child_pytest.PytestChild(
+    train_commands.ROOT, environment, _TIMEOUT_S
+  ) as child:
+    return child.run([str(FOLDER)])
 
 
 @train_commands.needs_extra_train

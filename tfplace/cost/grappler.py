@@ -47,12 +47,6 @@ class Hardware(NamedTuple):
   gpu: GpuHardware | None
 
 
-def hardware_by_kind(cluster: Cluster) -> dict[str, DeviceProperties]:
-  """Maps device kinds to hardware; raises as `described_by_kind`."""
-  described = described_by_kind(cluster)
-  return {kind: found.properties for kind, found in described.items()}
-
-
 def described_by_kind(cluster: Cluster) -> dict[str, Hardware]:
   """Maps device kinds, in order of the devices, to hardware.
 

@@ -24,11 +24,6 @@ def logical_names(kind: str) -> list[str]:
   return [_LOCAL + d.name for d in tf.config.list_logical_devices(kind)]
 
 
-def short_name(name: str) -> str:
-  """Shortens a full device name to, for example, "GPU:1" for messages."""
-  return name.rpartition("/device:")[2]
-
-
 def canonical_device(name: str, what: str) -> str:
   """Returns the full name of a device such as "CPU:1" or "/device:GPU:0".
 
