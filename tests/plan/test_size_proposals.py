@@ -7,7 +7,7 @@ import pytest
 
 from tests.testing import problems, split_steps
 from tfplace.core import Problem
-from tfplace.core.microbatches import WHOLE, plain_sizes
+from tfplace.core.microbatches import plain_sizes
 from tfplace.errors import ExtractionError
 from tfplace.plan import PlanConfig
 from tfplace.plan.microbatches import choose_variant
