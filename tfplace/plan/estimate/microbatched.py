@@ -1,8 +1,8 @@
 """Microbatched steps predicted from the whole step and one that is traced.
 
 Of a step in k microbatches with one in flight, all that a microbatch holds
-shrinks with k, and gradients are added up beside it. Predicted peaks are 1% to
-3% too high, and times within 4% (`benchmarks.placement.run_estimates`).
+shrinks with k, and gradients are added up beside it. Predicted peaks and times
+are up to 3% too high (`benchmarks.placement.run_estimates --times=8`).
 """
 
 import dataclasses
