@@ -48,15 +48,6 @@ class OneDevice:
     return float(placement.problem.graph.persistent_bytes[here].sum())
 
   @property
-  def input_bytes(self) -> float:
-    """Bytes of the batch on the card's device."""
-    placement = self.schedule.placement
-    graph = placement.problem.graph
-    is_input = np.array([name == "Placeholder" for name in graph.types])
-    here = is_input & (placement.devices == self.device)
-    return float(graph.op_output_bytes[here].sum())
-
-  @property
   def work_us(self) -> float:
     """Time of all ops on the card's device, without overhead and waiting."""
     placement = self.schedule.placement

@@ -1,8 +1,8 @@
 """Microbatched steps predicted from the whole step and one that is traced.
 
 Of a step in k microbatches with one in flight, all that a microbatch holds
-shrinks with k, and gradients are added up beside it. Predicted peaks are 1% to
-3% too high, and times within 4% (`benchmarks.placement.run_estimates`).
+shrinks with k, and gradients are added up beside it. Predicted peaks and times
+are up to 3% too high (`benchmarks.placement.run_estimates --times=8`).
 """
 
 import dataclasses
@@ -32,8 +32,8 @@ def first_count(
     gradient_bytes: bytes of the gradients that are added up.
     counts: numbers of microbatches, ascending.
   """
-  moving = _moving_bytes(whole)
-  held = whole.peak_memory_bytes - moving + gradient_bytes
+  held = whole.held_bytes + gradient_bytes
+  moving = whole.peak_memory_bytes - whole.held_bytes
   for count in counts:
     peak = (held + moving / count) * (1 + CONFIG.first_margin)
     if peak <= whole.memory_bytes:
@@ -42,18 +42,30 @@ def first_count(
 
 
 def between(
-  whole: fits.OneDevice, split: fits.OneDevice, split_count: int, count: int
+  whole: fits.OneDevice,
+  split: fits.OneDevice,
+  *,
+  split_count: int,
+  count: int,
+  gradient_bytes: float,
 ) -> Predicted:
   """Predicts a step in fewer microbatches than one that is simulated.
+
+  At each instant, memory is affine in the size of a microbatch, so the peak is
+  convex and at most what lies on the line between two sizes.
 
   Args:
     whole: the whole step on one device.
     split: the step in `split_count` microbatches on it.
     split_count: its microbatches.
     count: more than one microbatch, and fewer than `split_count`.
+    gradient_bytes: bytes of the gradients that are added up.
   """
-  moving = _moving_bytes(whole)
-  peak = split.peak_memory_bytes + moving * (1 / count - 1 / split_count)
+  peak = _at(
+    split.peak_memory_bytes,
+    whole.peak_memory_bytes + gradient_bytes,
+    (1 / count - 1 / split_count) / (1 - 1 / split_count),
+  )
   # Launches grow with the count. The work per example follows the shapes of
   # the kernels, about as much with each halving of the microbatch.
   work_us = _at(
@@ -65,12 +77,6 @@ def between(
     (count - 1) / (split_count - 1),
   )
   return Predicted(count, work_us + rest_us, peak)
-
-
-def _moving_bytes(whole: fits.OneDevice) -> float:
-  """Returns the bytes at the peak that a smaller microbatch reduces."""
-  held = whole.held_bytes + whole.input_bytes
-  return max(0.0, whole.peak_memory_bytes - held)
 
 
 def _at(first: float, last: float, share: float) -> float:

@@ -163,7 +163,11 @@ class EstimatedStep:
         split = fits.on_one_device(graphs[i], self.rows[i])
         if split.fits:
           best[i], near = self._fewest_microbatches(
-            ones[i], split, count, fewer
+            whole=ones[i],
+            split=split,
+            count=count,
+            fewer=fewer,
+            gradient_bytes=learned,
           )
           unsure |= near
       left = self._left(best, ones)
@@ -176,10 +180,12 @@ class EstimatedStep:
 
   def _fewest_microbatches(
     self,
+    *,
     whole: fits.OneDevice,
     split: fits.OneDevice,
     count: int,
     fewer: Sequence[int],
+    gradient_bytes: float,
   ) -> tuple[SmallestFit, set[int]]:
     """Returns the fit of one device, and the counts below that may fit, too."""
     near = set()
@@ -187,7 +193,13 @@ class EstimatedStep:
       count, split.schedule.step_time_us, split.peak_memory_bytes
     )
     for number in fewer:
-      predicted = microbatched.between(whole, split, count, number)
+      predicted = microbatched.between(
+        whole,
+        split,
+        split_count=count,
+        count=number,
+        gradient_bytes=gradient_bytes,
+      )
       over = predicted.peak_memory_bytes / whole.memory_bytes - 1
       if over <= 0:
         found = predicted
