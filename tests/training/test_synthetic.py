@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.testing.policy_problems import gpus
-from tfplace import Problem, Simulator
-from tfplace.learned.synthetic import training_step
+from tfplace import Problem, Simulator, cluster_preset
+from tfplace.learned.synthetic import on_kinds, training_step
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -25,3 +25,15 @@ def test_a_seed_always_gives_the_same_step_and_another_a_different_one():
   one, same, other = training_step(1), training_step(1), training_step(2)
   assert one.names == same.names and one.names != other.names
   np.testing.assert_array_equal(one.time_us["GPU"], same.time_us["GPU"])
+
+
+def test_kinds_of_gpus_take_times_by_their_bandwidth():
+  cluster = cluster_preset("p100x1+v100x1")
+  graph = on_kinds(training_step(0), cluster)
+  Problem(graph, cluster)
+  times = graph.time_us
+  np.testing.assert_array_equal(times["GPU-v100"], times["GPU"])
+  # Of 900 and 732 GB/s.
+  np.testing.assert_allclose(times["GPU-p100"], times["GPU"] * 900 / 732)
+  plain = training_step(0)
+  assert on_kinds(plain, cluster_preset("v100x2")).time_us == plain.time_us

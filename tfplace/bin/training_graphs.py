@@ -166,9 +166,9 @@ def _loaded(
 
 
 def _synthetic(
-  seed: int, unused_name: str, unused_cluster: core.Cluster
+  seed: int, unused_name: str, cluster: core.Cluster
 ) -> core.OpGraph:
-  return synthetic.training_step(seed)
+  return synthetic.on_kinds(synthetic.training_step(seed), cluster)
 
 
 def _members(names: Sequence[str], number: int) -> list[tuple[str, str]]:

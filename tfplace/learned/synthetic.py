@@ -1,9 +1,11 @@
 """Random training steps for training policies."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tfplace.core.cluster import Cluster, Device
 from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 
 _TYPES = ("MatMul", "Conv2D", "Relu", "AddV2", "Softmax", "Mul", "BiasAdd")
@@ -97,3 +99,25 @@ class _Maker:
       read, adam_us = (back, self._variable[op]), 0.1 * time_us
       update = f"{name}/update"
       self.op(update, "ResourceApplyAdam", adam_us, read, colocation=name)
+
+
+def on_kinds(graph: OpGraph, cluster: Cluster) -> OpGraph:
+  """Adds times for named kinds of GPUs and CPUs, such as `GPU-v100`.
+
+  The kind with the highest memory bandwidth has the times of `GPU` or `CPU`,
+  and times of the others grow in proportion.
+  """
+  time_us = dict(graph.time_us)
+  for device in cluster.devices:
+    if device.kind not in time_us and device.base_kind in time_us:
+      alike = [d for d in cluster.devices if d.base_kind == device.base_kind]
+      slower = max(map(_bandwidth, alike)) / _bandwidth(device)
+      time_us[device.kind] = time_us[device.base_kind] * slower
+  return dataclasses.replace(graph, time_us=time_us)
+
+
+def _bandwidth(device: Device) -> float:
+  """Returns the memory bandwidth of described hardware, or 1."""
+  described = device.extra.get("hardware")
+  known = described if isinstance(described, Mapping) else {}
+  return float(known.get("bandwidth") or 1.0)
