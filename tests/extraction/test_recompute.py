@@ -1,5 +1,7 @@
 """A step that recomputes activations computes the same, in less memory."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -16,10 +18,10 @@ from tfplace.plan.sources import extract, op_graph
 BATCH, STEPS, WIDTH = 8, 10, 64
 
 
-def transformer():
+def transformer(blocks=2):
   tokens = keras.Input((16,), dtype="int32")
   x = layers.Embedding(50, WIDTH, mask_zero=True)(tokens)
-  for i in range(3):
+  for i in range(blocks):
     y = layers.LayerNormalization()(x)
     y = layers.MultiHeadAttention(2, 32, dropout=0.1, name=f"attend_{i}")(y, y)
     x = x + layers.Dropout(0.2)(y)
@@ -78,7 +80,7 @@ def mixed_precision():
   policy = keras.mixed_precision.dtype_policy()
   keras.mixed_precision.set_global_policy("mixed_float16")
   try:
-    return transformer()
+    return transformer(blocks=1)
   finally:
     keras.mixed_precision.set_global_policy(policy)
 
@@ -98,11 +100,17 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
+  """One of `MODELS`, whose steps are traced once."""
   keras.utils.set_random_seed(0)
   found = MODELS[request.param]()
   loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   found.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
   return found
+
+
+@functools.lru_cache(4)  # the steps of one of `MODELS`
+def traced_once(model, recompute, microbatches):
+  return traced(model, recompute, microbatches)
 
 
 def traced(model, recompute="none", microbatches=1):
@@ -137,7 +145,7 @@ def clones(step):
 def test_ten_steps_equal_those_that_keep_activations(model, microbatches):
   """Loss and metrics, with dropout: random seeds are read, not drawn again."""
   kept = traced(model, microbatches=microbatches)
-  again = traced(model, "all", microbatches)
+  again = traced_once(model, "all", microbatches)
   assert clones(again)
   data = batches(kept)
   expected = run_steps(kept, data)
@@ -147,7 +155,7 @@ def test_ten_steps_equal_those_that_keep_activations(model, microbatches):
 
 
 def test_nothing_with_state_is_cloned_and_roots_wait_for_a_gradient(model):
-  step = traced(model, "all")
+  step = traced_once(model, "all", 1)
   found = {node.name: node for node in clones(step)}
   names = {node.name for node in step.graph_def.node}
   for node in found.values():
@@ -159,7 +167,7 @@ def test_nothing_with_state_is_cloned_and_roots_wait_for_a_gradient(model):
 
 
 def test_the_names_of_a_step_tell_what_it_recomputes(model):
-  step = traced(model, "all", 2)
+  step = traced_once(model, "all", 2)
   names = [node.name for node in step.graph_def.node]
   config = microbatches_of(names)
   again = trace_keras(
