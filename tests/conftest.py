@@ -15,6 +15,9 @@ _LONG = (
   "models",
   "measure",
   "benchmarks",
+  "tests",  # files outside of any folder: examples, the wheel
+  "bin",
+  "plan",
 )
 
 

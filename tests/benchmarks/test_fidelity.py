@@ -1,12 +1,12 @@
 """The benchmark of fidelity: its placements, figures, and a tiny run."""
 
 import json
-import os
 
 import numpy as np
 import pytest
 
 from benchmarks.measured import run_fidelity
+from tests.testing.slow import SLOW_TESTS
 from tfplace.core import Cluster, Device, Link, Problem
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.simulate import Simulator
@@ -106,9 +106,7 @@ def test_a_tiny_run_writes_its_figures(
   assert out.with_suffix(".png").stat().st_size > 0
 
 
-@pytest.mark.skipif(
-  "TFPLACE_SLOW_TESTS" not in os.environ, reason="set TFPLACE_SLOW_TESTS"
-)
+@pytest.mark.skipif(not SLOW_TESTS, reason="set TFPLACE_SLOW_TESTS")
 def test_workers_may_be_some_delay_apart(
   tmp_path, monkeypatch, capsys, quick_links
 ):

@@ -4,8 +4,6 @@ Keras squares the values of slices without adding those of equal index, so an
 optimizer with second moments tells them apart. The reference is Keras itself.
 """
 
-import os
-
 import keras
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ from tests.testing.microbatched import (
   compiled,
   normal,
 )
+from tests.testing.slow import SLOW_TESTS
 
 LENGTH, TOKENS, WIDTH = 7, 11, 6
 
@@ -94,12 +93,11 @@ OPTIMIZERS = {
   ),
 }
 KINDS = ("tokens", "positions", "repeated", "shared", "tied")
-ALL = bool(os.environ.get("TFPLACE_SLOW_TESTS"))
 CASES = [(kind, "rmsprop") for kind in KINDS]
 CASES += [("shared", name) for name in ("adam", "adagrad")]
 # Keras' own step fails: "indices[0] = 207 is not in [0, 57)".
 FAILING = (("positions", "centered"), ("repeated", "centered"))
-if ALL:
+if SLOW_TESTS:
   CASES = [(kind, name) for kind in KINDS for name in OPTIMIZERS]
   CASES = [case for case in CASES if case not in FAILING]
 

@@ -3,8 +3,6 @@
 The reference is Keras itself: the same model, seed and data, not split.
 """
 
-import os
-
 import keras
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from tests.testing.microbatched import (
   compiled,
   normal,
 )
+from tests.testing.slow import SLOW_TESTS
 
 layers, optimizers = keras.layers, keras.optimizers
 
@@ -116,7 +115,6 @@ def policy():
 # Half of the last digit of the type, some ten roundings: the gradients of
 # weights are summed in it, over other examples in each microbatch.
 PRECISIONS = {"mixed_float16": 10 * 2.0**-11, "mixed_bfloat16": 10 * 2.0**-8}
-SEQUENCES = "TFPLACE_SLOW_TESTS" in os.environ
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -131,7 +129,7 @@ def test_mixed_precision_up_to_its_rounding(name, policy):
   assert scales == [2.0**12, 2.0**12]
 
 
-@pytest.mark.skipif(not SEQUENCES, reason="slow: TFPLACE_SLOW_TESTS")
+@pytest.mark.skipif(not SLOW_TESTS, reason="slow: TFPLACE_SLOW_TESTS")
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_mixed_precision_of_sequences_up_to_its_rounding(name, policy):
   policy(name)

@@ -67,12 +67,12 @@ def remembering():
   [(layers.LSTM, (2,)), (layers.GRU, (4, 1)), (layers.SimpleRNN, (11,))],
 )
 def test_states_of_recurrent_layers(rnn, numbers):
-  runs = both(
+  _, runs = both(
     lambda: recurrent(rnn),
     lambda: (normal(7, 4), normal(2)),
     *numbers,
     batch_size=BATCH,
-  )[1]
+  )
   assert_equal(*runs)
   assert np.abs(runs[0][1][-3]).max() > 0
 
@@ -98,7 +98,8 @@ def test_transformer_xl():
     words = classes(11, 7)
     return words, np.zeros((EXAMPLES, 6), "float32")
 
-  assert_equal(*both(build, make, 3, batch_size=BATCH)[1], rtol=1e-4)
+  _, runs = both(build, make, 3, batch_size=BATCH)
+  assert_equal(*runs, rtol=1e-4)
 
 
 class Codebook(layers.Layer):

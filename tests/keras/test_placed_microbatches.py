@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import re
 
 import keras
 import numpy as np
@@ -78,9 +79,10 @@ def test_loops_outlive_the_graph_that_microbatches_are_copies_of(monkeypatch):
 
   monkeypatch.setattr(microbatched_step, "microbatched_train_step", collecting)
   name = "masked_lstm"
+  expected = unplaced(name, epochs=1)
   model = build(name)
   tfplace.place_model(model, placement=placement_of(model, MicrobatchConfig(2)))
-  assert_same(fitted(model, name, 1), fitted(build(name), name, 1))
+  assert_same(fitted(model, name, 1), expected)
 
 
 def test_a_batch_of_less_examples_than_microbatches_trains_the_same():
@@ -123,7 +125,7 @@ def test_a_plan_of_layers_places_each_microbatch():
 
 
 def test_it_is_planned_in_microbatches_kept_edited_and_applied(tmp_path):
-  name = "masked_lstm"
+  name = "dense"
   expected = unplaced(name, epochs=1)
   cluster = at.local_cluster()
   plan = tfplace.plan_model(
@@ -392,7 +394,12 @@ def test_memory_that_the_whole_step_lacks_splits_it():
 
 
 WHOLE_STEPS = {
-  "launch-bound": (MODELS["dense"][0], {}, "microbatches it takes at least"),
+  "launch-bound": (
+    MODELS["dense"][0],
+    {},
+    # On a busy machine the budget may end before the proof.
+    "microbatches (it takes at least|nothing faster than)",
+  ),
   "statistics": (normalized, {}, "'second' computes statistics over the batch"),
   "own step": (REFUSED["own step"][0], {}, "it has a train_step of its own"),
 }
@@ -407,7 +414,7 @@ def test_a_step_that_is_left_whole_says_why(case):
   )  # fmt: skip
   assert plan.microbatches == 1
   assert "the step is left whole, since" in plan.message
-  assert said in plan.message
+  assert re.search(said, plan.message)
 
 
 def test_a_plan_that_is_given_leaves_nothing_to_choose():

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.testing.slow import SLOW_TESTS
 from tests.testing.small_steps import Step, faulty_step
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.problem import Problem
@@ -25,9 +26,7 @@ KINDS = {
   "memory": "out_of_memory",
   "nan": "non_finite",
 }
-slow = pytest.mark.skipif(
-  "TFPLACE_SLOW_TESTS" not in os.environ, reason="TFPLACE_SLOW_TESTS is unset"
-)
+slow = pytest.mark.skipif(not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset")
 
 
 class Bench:

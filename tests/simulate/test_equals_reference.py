@@ -2,7 +2,6 @@
 
 import collections
 import math
-import os
 
 import numpy as np
 import pytest
@@ -11,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from tests.testing import random_problems as cases
 from tests.testing.equals_reference import assert_equal
 from tests.testing.reference import reference_step
+from tests.testing.slow import SLOW_TESTS
 from tfplace.simulate import Simulator, simulator
 
 # 500 problems each; some ten minutes with TFPLACE_SLOW_TESTS=1.
-COSTLY_BLOCKS = 100 if os.environ.get("TFPLACE_SLOW_TESTS") else 8
+COSTLY_BLOCKS = 100 if SLOW_TESTS else 8
 
 
 @pytest.mark.parametrize("block", range(8))

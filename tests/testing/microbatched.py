@@ -63,17 +63,21 @@ def assert_equal(mine, reference, rtol=1e-5):
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * scale)
 
 
-def both(build, make, *numbers, options=None, **fit):
-  """The trained models: split, and not; same seed, same data."""
+def one(build, make, numbers=(), options=None, **fit):
+  """The trained model: split where there are numbers; same seed, same data."""
   RNG.bit_generator.state = _FIRST
   data = make()
-  models, runs = [], []
-  for is_split in (True, False):
-    keras.utils.set_random_seed(1)
-    models.append(build())
-    if not models[-1].built:
-      models[-1].build((None, 8))
-    if is_split:
-      in_microbatches(models[-1], *numbers, **(options or {}))
-    runs.append(trained(models[-1], data, **fit))
-  return models, runs
+  keras.utils.set_random_seed(1)
+  model = build()
+  if not model.built:
+    model.build((None, 8))
+  if numbers:
+    in_microbatches(model, *numbers, **(options or {}))
+  return model, trained(model, data, **fit)
+
+
+def both(build, make, *numbers, options=None, **fit):
+  """The trained models: split, and not."""
+  split = one(build, make, numbers, options, **fit)
+  whole = one(build, make, **fit)
+  return zip(split, whole, strict=True)

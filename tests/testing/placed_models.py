@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -169,6 +170,12 @@ def losses(model, kind, steps=STEPS):
   return np.array([model.train_on_batch(x, y)[0] for _ in range(steps)])
 
 
+@functools.cache
+def unplaced(kind):
+  """`losses` of the model of that kind, on which nothing is placed."""
+  return losses(build(kind), kind)
+
+
 @dataclasses.dataclass(frozen=True)
 class Ran:
   """A node of a partition graph: what the runtime executed, and where."""
@@ -276,9 +283,11 @@ def read_json(path):
     return json.load(file)
 
 
+SLOW = pytest.mark.skipif(
+  ALL_MODELS not in os.environ, reason=f"{ALL_MODELS} is not set"
+)
+
+
 def slow(*values):
   """A parameter of a test that runs only where `ALL_MODELS` is set."""
-  skip = pytest.mark.skipif(
-    ALL_MODELS not in os.environ, reason=f"{ALL_MODELS} is not set"
-  )
-  return pytest.param(*values, marks=skip)
+  return pytest.param(*values, marks=SLOW)

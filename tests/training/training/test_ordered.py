@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.testing.eager import run_eagerly
 from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.slow import TRAINING_SEEDS
 from tfplace import Simulator, core
 from tfplace.core.budget import Budget
 from tfplace.learned import export, policies
@@ -82,7 +83,7 @@ def test_the_decoder_takes_what_the_network_says_is_most_probable():
   assert len(set(samples.choices[0].tolist())) > 1
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", TRAINING_SEEDS)
 def test_ppo_finds_the_optimum_of_ten_ops_from_a_random_start(seed):
   problem = problem_of(random_graph(10, seed=3), gpus(3))
   every = np.array(list(itertools.product(range(3), repeat=10)), np.int32)

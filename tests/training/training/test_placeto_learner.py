@@ -21,6 +21,7 @@ from tests.testing.placeto_tasks import (
   weights_of,
 )
 from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.slow import TRAINING_SEEDS
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
@@ -48,7 +49,7 @@ def optimum_us(ten_ops):
   return Simulator(ten_ops).run(every).step_time_us.min()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", TRAINING_SEEDS)
 def test_the_most_probable_devices_become_the_optimum(
   ten_ops, optimum_us, seed
 ):

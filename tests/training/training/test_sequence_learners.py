@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.sequence_tasks import NETWORKS, chains_task, config_of
+from tests.testing.slow import TRAINING_SEEDS
 from tfplace import Simulator
 from tfplace.errors import TrainingError
 from tfplace.learned import export, learner_type, policies
@@ -32,7 +33,7 @@ def learner_of(strategy, seed=0, task=None, **reinforce):
   return learner_type(strategy)([task], config), task
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", TRAINING_SEEDS)
 @both
 def test_what_is_drawn_becomes_the_optimum(strategy, seed):
   learner, task = learner_of(strategy, seed)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.slow import TRAINING_SEEDS
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp.learner import GdpLearner
@@ -32,7 +33,7 @@ def optimum_us(problem):
   return Simulator(problem).run(every).step_time_us.min()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", TRAINING_SEEDS)
 def test_the_most_probable_placement_becomes_the_optimum(
   problem, optimum_us, seed
 ):
