@@ -11,9 +11,10 @@ import sys
 import pytest
 
 from tests.testing import child_pytest
+from tests.testing.slow import SLOW_TESTS
 
 _CHILD = "TFPLACE_APPLY_TESTS"
-_TIMEOUT_S = 3600 if "TFPLACE_ALL_MODELS" in os.environ else 900
+_TIMEOUT_S = 3600 if SLOW_TESTS else 900
 _results: dict[pathlib.Path, dict[str, str | None]] = {}
 _children: list[child_pytest.PytestChild] = []  # one, once a test has run
 

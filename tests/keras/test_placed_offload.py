@@ -1,5 +1,7 @@
 """Placed models whose activations wait on another device train as before."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -34,16 +36,27 @@ def fitted(model):
   return history.history, [w.numpy() for w in model.trainable_weights]
 
 
-def pair(memory_bytes=float("inf"), host_bytes=float("inf")):
-  limits = (memory_bytes, host_bytes)
+def pair():
   return tfplace.Cluster(
     "pair",
-    tuple(
-      tfplace.Device(name, "CPU", size)
-      for name, size in zip(CPUS, limits, strict=True)
-    ),
+    tuple(tfplace.Device(name, "CPU") for name in CPUS),
     tuple(tfplace.Link(a, b, 1e4) for a in CPUS for b in CPUS if a != b),
   )
+
+
+def described_gpu(memory_bytes):
+  """CPU:0 with the costs and links of a GPU, and CPU:1 as its host."""
+  preset = tfplace.cluster_preset("v100x1")
+  names = dict(zip([d.name for d in preset.devices], CPUS, strict=True))
+  gpu, cpu = (
+    dataclasses.replace(d, name=names[d.name]) for d in preset.devices
+  )
+  links = tuple(
+    dataclasses.replace(link, src=names[link.src], dst=names[link.dst])
+    for link in preset.links
+  )
+  gpu = dataclasses.replace(gpu, memory_bytes=memory_bytes)
+  return dataclasses.replace(preset, devices=(gpu, cpu), links=links)
 
 
 def options(**more):
@@ -105,6 +118,28 @@ def test_auto_holds_activations_elsewhere_only_where_memory_is_short():
   less = dict.fromkeys(short, 0.2 * peak)
   with pytest.raises(InfeasibleError, match="if activations wait in host"):
     tfplace.plan_model(model, "v100x1", max_memory=less, **options(**large))
+
+
+@pytest.mark.parametrize("strategy", ["single", "auto"])
+def test_a_plan_that_offloads_is_applied_though_one_device_computes(strategy):
+  """In `auto`, `single` offloads as well, so no placement may beat it."""
+  rng = np.random.default_rng(0)
+  x, y = (rng.random((2048, n), np.float32) for n in (64, 4))
+
+  def fit(model):
+    return model.fit(x, y, batch_size=1024, verbose=0).history["loss"]
+
+  expected = fit(build())
+  found = options(batch_size=1024, offload="all", strategy=strategy)
+  free = tfplace.plan_model(build(), described_gpu(1e12), **found)
+  peak = free.evaluation.peak_memory_bytes[CPUS[0]]
+  model = tfplace.place_model(build(), described_gpu(0.97 * peak), **found)
+  np.testing.assert_allclose(fit(model), expected, rtol=1e-6)
+  plan = model.placement
+  assert any(CPUS[1] in device for device in plan.devices)
+  assert plan.device_map is not None
+  if strategy == "single":
+    assert "wait in host memory" in plan.message
 
 
 def test_a_given_placement_leaves_nothing_to_choose():

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import re
 
 import keras
@@ -13,12 +12,12 @@ import pytest
 from keras import layers
 from tensorflow.python.eager import context
 
+from tests.testing.slow import SLOW_TESTS
 from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.extraction import trace_keras
 from tfplace.extraction.structure import skeleton
 from tfplace.plan.local_devices import local_cluster
 
-ALL_MODELS = "TFPLACE_ALL_MODELS"  # set: also what takes minutes
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 STEPS = 20
 BATCH = 8
@@ -284,10 +283,10 @@ def read_json(path):
 
 
 SLOW = pytest.mark.skipif(
-  ALL_MODELS not in os.environ, reason=f"{ALL_MODELS} is not set"
+  not SLOW_TESTS, reason="slow: TFPLACE_SLOW_TESTS is not set"
 )
 
 
 def slow(*values):
-  """A parameter of a test that runs only where `ALL_MODELS` is set."""
+  """A parameter of a test that runs only where slow tests run."""
   return pytest.param(*values, marks=SLOW)

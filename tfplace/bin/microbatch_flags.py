@@ -3,7 +3,7 @@
 from absl import flags
 
 from tfplace.bin import cli
-from tfplace.core.microbatches import AUTO, MicrobatchConfig
+from tfplace.core.microbatches import AUTO, MicrobatchConfig, check_in_flight
 from tfplace.core.offload import offload_config
 from tfplace.core.recompute import ALL, NONE, recompute_config
 from tfplace.errors import shown
@@ -40,8 +40,8 @@ def define_flags(values: flags.FlagValues) -> None:
     "recompute",
     [NONE],
     "Activations that the backward pass computes again instead of keeping them:"
-    " none, all, auto (tfplace-place only: as few as fit, where the step does"
-    " not fit in memory otherwise), or layers and patterns such as block_*,"
+    " none, all, auto (tfplace-place only: as few as fit, where memory is"
+    " short), or layers and patterns such as block_*,"
     " separated by commas. A given placement determines them.",
     flag_values=values,
   )
@@ -138,6 +138,8 @@ def check_given(values: flags.FlagValues) -> None:
       f"--max_in_flight={values.max_in_flight} has no effect without"
       " --microbatches; give both"
     )
+  if not is_chosen(values):
+    check_in_flight(config(values))
 
 
 def _microbatches(values: flags.FlagValues) -> int | list[int]:

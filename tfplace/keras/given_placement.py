@@ -94,8 +94,8 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
       f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
     )
   microbatches = asked if own.is_whole else own
-  recompute = _own_or_asked("recompute", own.recompute, asked.recompute)
-  offload = _own_or_asked("offload", own.offload, asked.offload)
+  recompute = _own_or_asked(own.recompute, asked.recompute)
+  offload = _own_or_asked(own.offload, asked.offload)
   return dataclasses.replace(
     microbatches,
     allow_batch_statistics=allowed,
@@ -104,20 +104,9 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
   )
 
 
-def _own_or_asked(name: str, own: _Way, asked: _Way) -> _Way:
-  """Returns a field of a plan, or the requested one if it has none.
-
-  Raises:
-    ApplyError: the plan and the request differ.
-  """
-  if own.is_none or asked.is_none:
-    return asked if own.is_none else own
-  if own != asked:
-    raise ApplyError(
-      f"{name} is {asked}, and the placement is of a step with {own}: plan"
-      f" anew, or leave {name} out"
-    )
-  return own
+def _own_or_asked(own: _Way, asked: _Way) -> _Way:
+  """Returns a field of a plan, which names each op, or else the request."""
+  return asked if own.is_none else own
 
 
 def _is_partial(devices: DeviceMap, model: keras.Model) -> bool:

@@ -2,7 +2,9 @@
 
 A model may be larger than any one device. Its variables are created on the
 host's CPU and move one by one once a plan names their devices. All others move
-to TensorFlow's default device, where they would be without tfplace.
+to TensorFlow's default device, where they would be without tfplace. A plain
+`tf.Variable`, which Keras does not track, stays on the host unless it is
+created in a `tf.device` scope.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ from tfplace.core.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 
-_CPU = "CPU"
+_MESSAGE_BYTES = 2.0**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,18 +22,19 @@ class OffloadLimits:
 
 
 def host_of(cluster: Cluster) -> np.ndarray:
-  """Returns [num_devices] the CPU with the fastest link from each device.
+  """Returns [num_devices] the CPU that each device reaches soonest.
 
   A device without such a link is its own host.
   """
   own = np.arange(cluster.num_devices)
-  cpus = [i for i in own if cluster.devices[i].kind == _CPU]
+  cpus = [i for i in own if cluster.devices[i].is_cpu]
   if not cpus:
     return own
-  rate = np.nan_to_num(cluster.bandwidth[:, cpus], nan=0.0)
-  host = np.array(cpus)[rate.argmax(axis=1)]
-  is_cpu = np.isin(own, cpus)
-  return np.where(is_cpu | ~(rate.max(axis=1) > 0), own, host)
+  sent_us = _MESSAGE_BYTES / cluster.bandwidth + cluster.latency_us
+  sent_us = np.nan_to_num(sent_us[:, cpus], nan=np.inf)
+  host = np.array(cpus)[sent_us.argmin(axis=1)]
+  is_linked = np.isfinite(sent_us.min(axis=1))
+  return np.where(np.isin(own, cpus) | ~is_linked, own, host)
 
 
 def offload_ops(problem: Problem) -> np.ndarray:
@@ -70,6 +71,8 @@ def offer_offloaded(
   moved = groups.problem.group_of[ops]
   target = host_of(groups.problem.cluster)[group_devices[moved]]
   here = groups.allowed[moved, target] & (target != group_devices[moved])
+  # An op that a user keeps with others stays with them.
+  here &= np.bincount(groups.problem.group_of)[moved] == 1
   moved, target = moved[here], target[here]
   if not len(moved):
     return None

@@ -2,10 +2,17 @@
 
 import numpy as np
 
+from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes
 from tfplace.plan.search import PlanReport
 
-_CPU = "CPU"
+
+def offloads(placement: Placement) -> bool:
+  """Returns whether an activation waits on another device than its own."""
+  graph, devices = placement.problem.graph, placement.devices
+  held = np.isin(graph.edge_dst, graph.offload_ops) & (graph.edge_output >= 0)
+  apart = devices[graph.edge_src] != devices[graph.edge_dst]
+  return bool((held & apart).any())
 
 
 def note(report: PlanReport) -> str:
@@ -16,8 +23,8 @@ def note(report: PlanReport) -> str:
     and about variables; "" if there is neither, or no GPU is used.
   """
   graph, devices = report.problem.graph, report.best.placement.devices
-  kinds = np.array([d.kind for d in report.problem.cluster.devices])[devices]
-  on_host = kinds == _CPU
+  is_host = np.array([d.is_cpu for d in report.problem.cluster.devices])
+  on_host = is_host[devices]
   if on_host.all():
     return ""
   waiting = graph.offload_ops[on_host[graph.offload_ops]]

@@ -18,7 +18,10 @@ from tfplace.plan.measured import (
   search_variant,
 )
 from tfplace.plan.search import PlanReport
-from tfplace.plan.successive_halving import SuccessiveHalving, main_devices
+from tfplace.plan.successive_halving import (
+  SuccessiveHalving,
+  num_working_devices,
+)
 from tfplace.plan.variants import (
   OpenVariant,
   StepVariant,
@@ -200,7 +203,7 @@ def microbatch_hint(
   """
   hint = hint or HintConfig()
   single, best_us = report.single_device, report.best.evaluation.step_time_us
-  devices = main_devices(report.problem)
+  devices = num_working_devices(report.problem)
   small = report.problem.graph.num_ops <= hint.most_ops
   gains = single is None or (
     single.evaluation.step_time_us >= hint.gain * best_us

@@ -11,11 +11,10 @@ from tfplace.core.microbatches import (
 from tfplace.errors import ExtractionError
 from tfplace.plan import host_memory
 from tfplace.plan.config import AUTO, PlanConfig, Stages
-from tfplace.plan.measured import search_variant
 from tfplace.plan.microbatches import choose_placement, microbatch_hint
 from tfplace.plan.plan import Plan
 from tfplace.plan.search import PlanReport, is_beaten
-from tfplace.plan.variants import StepVariant
+from tfplace.plan.variants import OpenVariant, StepVariant
 
 
 class Source(Protocol):
@@ -77,13 +76,7 @@ def make_plan(
   # Phase 1: choose the step variant and the placement.
   unchecked, hint = "", ""
   report, variant = choose_placement(open_variant, config, stage)
-  microbatches = config.microbatches
-  if report.choice is not None:
-    microbatches = report.choice.microbatches
-  found = microbatches_of(report.problem.graph.names)
-  microbatches = dataclasses.replace(
-    microbatches, recompute=found.recompute, offload=found.offload
-  )
+  microbatches = _variant_of(report, config)
   # Phase 2: check that microbatches do not change the result.
   if config.compare and not microbatches.is_whole:
     try:
@@ -91,9 +84,8 @@ def make_plan(
     except ExtractionError as error:
       if not config.chooses_microbatches:
         raise
-      microbatches, unchecked = WHOLE, f"the step is left whole: {error}"
-      variant = open_variant(WHOLE)
-      report = search_variant(variant, config, stage)
+      unchecked = f"the step is left whole: {error}"
+      microbatches, report, variant = _placed_whole(open_variant, config, stage)
   # Phase 3: suggest microbatches if none were requested.
   is_open = microbatches == WHOLE and not config.chooses_microbatches
   if is_open and source.suggests_microbatches:
@@ -114,6 +106,31 @@ def make_plan(
   )
 
 
+def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:
+  """Returns the placed step variant, with the ops that it recomputes."""
+  variant = config.microbatches
+  if report.choice is not None:
+    variant = report.choice.microbatches
+  found = microbatches_of(report.problem.graph.names)
+  return dataclasses.replace(
+    variant, recompute=found.recompute, offload=found.offload
+  )
+
+
+def _placed_whole(
+  open_variant: OpenVariant, config: PlanConfig, show: Stages
+) -> tuple[MicrobatchConfig, PlanReport, StepVariant]:
+  """Places the step without microbatches."""
+  whole = dataclasses.replace(
+    config.microbatches, count=1, max_in_flight=None, sizes=None
+  )
+  left = dataclasses.replace(
+    config, microbatches=whole, chooses_microbatches=False
+  )
+  report, variant = choose_placement(open_variant, left, show)
+  return _variant_of(report, left), report, variant
+
+
 def _plan(
   source: Source, variant: StepVariant, report: PlanReport, config: PlanConfig
 ) -> Plan:
@@ -130,6 +147,7 @@ def _plan(
   is_chosen = report.choice and not report.choice.is_first
   if one_device and single is not None and is_auto and not is_chosen:
     result = single
+  one_device = one_device and not host_memory.offloads(result.placement)
   graph, traced = report.problem.graph, variant.traced
   measured = graph.extra.get("costs") == "measured"
   return Plan(

@@ -4,6 +4,7 @@ import numpy as np
 
 from tfplace.core.microbatches import plain_sizes
 from tfplace.core.problem import Problem
+from tfplace.errors import PlacementError
 from tfplace.placers.groups import GroupGraph, working_devices
 from tfplace.simulate import Simulator
 
@@ -51,7 +52,10 @@ def _most_examples(
   problem = groups.problem
   first = int(devices[0])
   row = groups.expand(groups.nearest(np.full(groups.num_groups, first)))
-  (found,) = Simulator(problem).evaluate(row[np.newaxis])
+  try:
+    (found,) = Simulator(problem).evaluate(row[np.newaxis])
+  except PlacementError:  # Alone, the device lacks a link.
+    return np.full(len(devices), np.inf)
   held = float(problem.graph.persistent_bytes.sum())
   peak = found.peak_memory_bytes[problem.cluster.devices[first].name]
   of_example = max(peak - held, 0.0) / examples

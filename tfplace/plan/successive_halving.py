@@ -46,7 +46,7 @@ class HalvingConfig:
 
   Attributes:
     most: largest number of microbatches.
-    most_per_device: largest number of microbatches per main device.
+    most_per_device: largest number of microbatches per device that works.
     rung_share: share of the budget for each rung before the last.
     least_share: least share of the budget for one search.
     rungs: largest number of rungs before the final search.
@@ -160,10 +160,11 @@ class SuccessiveHalving:
     problem = whole.variant.problem
     compile_placers(problem, self._config, self._show, is_divided=True)
     self._single = _on_one_device(problem, self._config.seed)
-    devices = main_devices(problem)
+    devices = num_working_devices(problem)
     counts, proposals = [self._base.count], []
     if chooses:
       counts, proposals = _counts(devices, halving), proposed_sizes(problem)
+      proposals = [sizes for sizes in proposals if len(sizes) <= halving.most]
     self._savers = _savers(self._config, problem)
     arms = len(counts) * (1 + len(self._savers)) + len(proposals)
     self._share = halving.rung_share / arms
@@ -266,12 +267,13 @@ class SuccessiveHalving:
           kept.microbatches, recompute=saver.recompute, offload=saver.offload
         )
       )
-      if arm.failure and self._base.max_in_flight is None:
-        count = arm.microbatches.count
-        if count > 1:
-          arm = self._attempt(
-            dataclasses.replace(arm.microbatches, max_in_flight=1)
-          )
+      is_open = self._config.chooses_microbatches and (
+        self._base.max_in_flight is None and not arm.microbatches.is_whole
+      )
+      if arm.failure and is_open:
+        arm = self._attempt(
+          dataclasses.replace(arm.microbatches, max_in_flight=1)
+        )
       best_us = min(best_us, arm.step_time_us)
     return best_us
 
@@ -283,7 +285,7 @@ class SuccessiveHalving:
     peaks = arm.best.evaluation.peak_memory_bytes
     main = groups.main_devices(groups.GroupGraph(problem))
     names = [problem.cluster.devices[i] for i in main]
-    shares = [peaks.get(d.name, 0.0) / d.memory_bytes for d in names]
+    shares = [peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in names]
     unused = not np.isin(arm.best.placement.devices, main).any()
     return unused or max(shares) > self._halving.short
 
@@ -411,8 +413,9 @@ class SuccessiveHalving:
     flight = flight or self._base.max_in_flight
     if flight is not None and flight >= count:
       flight = None
+    sizes = None if self._config.chooses_microbatches else self._base.sizes
     return dataclasses.replace(
-      self._base, count=count, max_in_flight=flight, sizes=None
+      self._base, count=count, max_in_flight=flight, sizes=sizes
     )
 
   def _attempt(
@@ -526,7 +529,7 @@ def by_worth(problem: Problem) -> list[int]:
   return sorted(worth, key=lambda segment: -worth[segment])
 
 
-def main_devices(problem: Problem) -> int:
+def num_working_devices(problem: Problem) -> int:
   """Returns the number of devices that a step can be divided among."""
   return len(groups.working_devices(groups.GroupGraph(problem)))
 

@@ -127,9 +127,10 @@ class DeviceGrid:
     speed = 1.0 / np.maximum(time_us.max(axis=2).sum(axis=1), 1e-300)
     weights = [np.ones(replicas), speed, 1.0 * (speed >= 0.999 * speed.max())]
     return [
-      (share, weight * (np.bincount(share, minlength=replicas) > 0))
+      (share, used)
       for share in found
       for weight in (weights if stages == 1 else weights[:1])
+      if (used := weight * (np.bincount(share, minlength=replicas) > 0)).any()
     ]
 
   def _placed(

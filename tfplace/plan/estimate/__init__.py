@@ -97,7 +97,7 @@ def largest_batch(
   sizes: Mapping[str, int] | None = None,
   sample: Any = None,
   precision: str | None = None,
-  microbatches: int | Sequence[int] = 1,
+  microbatches: int = 1,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
   costs: str = sources.DEFAULT_COSTS,
   allow_batch_statistics: bool = False,
@@ -126,7 +126,7 @@ def largest_batch(
     batch_size = check_count("batch_size", batch_size, 1)
   sources.check_costs(costs)
   card = cards.cluster_card(find_cluster(cluster))
-  config = MicrobatchConfig.of(
+  config = MicrobatchConfig(
     microbatches,
     1 if microbatches != 1 else None,
     allow_batch_statistics,
