@@ -24,7 +24,7 @@ from tfplace.plan.microbatches import (
   microbatch_hint,
 )
 from tfplace.plan.search import search
-from tfplace.plan.successive_halving import main_devices
+from tfplace.plan.successive_halving import num_working_devices
 from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
 
@@ -304,7 +304,7 @@ def test_the_devices_that_count_are_those_of_the_fastest_kind():
   devices = [Device(f"GPU:{i}", "GPU") for i in range(3)]
   devices.append(Device("CPU:0", "CPU"))
   cluster = Cluster("mixed", tuple(devices))
-  assert main_devices(Problem(build_graph("one", ops, []), cluster)) == 3
+  assert num_working_devices(Problem(build_graph("one", ops, []), cluster)) == 3
 
 
 LONG = PlanConfig(budget_s=20.0)
