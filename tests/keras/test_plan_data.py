@@ -367,7 +367,7 @@ def test_a_start_is_for_searches_and_one_split():
   model = at.build("two_inputs")
   for options, text in (
     ({"strategy": "heft"}, "annealing, ordered and auto can"),
-    ({"microbatches": "auto"}, "init_placement has a fixed number"),
+    ({"microbatches": "auto"}, "init_placement is of a step"),
     ({"init_placement": {}}, "a placement is a Placement"),
     (
       {"init_placement": {"order": "zz", "assignments": {"x": CPUS[0]}}},

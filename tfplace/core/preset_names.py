@@ -123,9 +123,8 @@ def _error(name: str, part: str, what: str) -> FormatError:
   where = "" if part == name else f"part {shown(part)}: "
   return FormatError(
     f"unknown cluster preset {shown(name)} ({where}{what}): the form is"
-    f" <gpu>x<count>, with -pcie or -nvlink after it where wanted, + between"
-    f" unequal GPUs of one host, and <hosts>* before it for several hosts, as"
-    f" in 2*v100x4+1*a100x8 or 2*(v100x2+p100x2); a gpu of {', '.join(GPUS)}, a"
-    f" count of 1 to {MAX_GPUS_OF_HOST} in a host, and 1 to {MAX_GPUS} GPUs on"
-    " all hosts"
+    f" <gpu>x<count>, -pcie or -nvlink after it, + between unequal GPUs of a"
+    f" host, and <hosts>* before it, as 2*v100x4+a100x8 or 2*(v100x2+p100x2);"
+    f" a gpu of {', '.join(GPUS)}; 1 to {MAX_GPUS_OF_HOST} in a host,"
+    f" 1 to {MAX_GPUS} GPUs in all"
   )
