@@ -1,0 +1,135 @@
+"""The race of recomputation, offloading and microbatches where memory is short.
+
+A step of three forward and three backward ops of 100 us on one GPU. The first
+and the last forward op leave 50 bytes each for the backward pass, so it holds
+110 at once. Any of the three ways gets by with 60.
+"""
+
+import dataclasses
+
+import pytest
+
+from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.errors import InfeasibleError
+from tfplace.plan import PlanConfig
+from tfplace.plan.microbatches import choose_variant
+from tfplace.plan.variants import StepVariant
+
+WAYS = ("chooses_microbatches", "chooses_recomputation", "chooses_offload")
+
+
+@dataclasses.dataclass
+class Step:
+  memory: float
+  bandwidth: float = 1e6
+  opened: list = dataclasses.field(default_factory=list)
+
+  def __call__(self, config):
+    self.opened.append(config)
+    ops, edges, last = [], [], None
+    for i in range(config.count):
+      last = self.add_microbatch(config, i, ops, edges, last)
+      edges.append((last, 0, -1))
+    ops.append(OpSpec("update", "X", {"GPU": 1.0}, [0.0]))
+    edges = [(a, o, len(ops) - 1 if b < 0 else b) for a, o, b in edges]
+    devices = (
+      Device("GPU:0", "GPU", self.memory, op_overhead_us=1.0),
+      Device("CPU:0", "CPU"),
+    )
+    links = (
+      Link("GPU:0", "CPU:0", self.bandwidth),
+      Link("CPU:0", "GPU:0", self.bandwidth),
+    )
+    graph = build_graph("step", ops, edges)
+    return StepVariant(Problem(graph, Cluster("one", devices, links)))
+
+  def add_microbatch(self, config, i, ops, edges, before):
+    k, first = config.count, len(ops)
+    scope, of = (f"microbatch_{i}/", i) if k > 1 else ("", None)
+
+    def add(name, size, us=100.0, **kinds):
+      time_us = {"GPU": us / k, **kinds}
+      spec = OpSpec(scope + name, "X", time_us, [size / k], microbatch=of)
+      ops.append(spec)
+      return len(ops) - 1
+
+    f0, f1, f2 = (add(f"f{n}", size) for n, size in enumerate((50, 10, 50)))
+    b2, b1, b0 = (add(f"b{n}", 0.0) for n in (2, 1, 0))
+    source = f0
+    if not config.offload.is_none:
+      source = add("offload_0/f0", 50, us=0.0, CPU=0.0)
+      edges += [(f0, 0, source), (b1, -1, source)]
+    elif not config.recompute.is_none:
+      source = add("recompute_0/f0", 50)
+      edges.append((b1, -1, source))
+    edges += [(f0, 0, f1), (f1, 0, f2), (f2, 0, b2), (b2, 0, b1), (b1, 0, b0)]
+    edges.append((source, 0, b0))
+    if config.max_in_flight == 1 and before is not None:
+      edges.append((before, -1, first))
+    return b0
+
+
+def chosen(step, *ways, **more):
+  config = PlanConfig(budget_s=1.0, **dict.fromkeys(ways, True), **more)
+  report, _ = choose_variant(step, config)
+  return report
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+def test_nothing_is_tried_where_memory_is_not_short(way):
+  step = Step(memory=1e6)
+  assert chosen(step, way).choice is None
+  assert step.opened == [WHOLE]
+
+
+def test_recomputation_alone():
+  report = chosen(Step(memory=80.0), "chooses_recomputation")
+  assert report.choice.microbatches.recompute.everything
+  assert "since whole it does not fit in memory" in report.choice.reason
+  assert 700 < report.best.evaluation.step_time_us < 720
+
+
+def test_offloading_is_taken_where_the_link_is_fast():
+  report = chosen(Step(memory=80.0), *WAYS[1:])
+  assert report.choice.microbatches.offload.everything
+  assert report.choice.microbatches.recompute.is_none
+  assert 600 < report.best.evaluation.step_time_us < 620
+  kept, *others = report.choice.trials
+  assert kept.best is None and len(others) == 2
+
+
+def test_recomputation_is_taken_where_the_link_is_slow():
+  report = chosen(Step(memory=80.0, bandwidth=0.1), *WAYS[1:])
+  assert report.choice.microbatches.recompute.everything
+  assert report.choice.microbatches.offload.is_none
+
+
+def test_all_three_share_one_race():
+  report = chosen(Step(memory=80.0), *WAYS)
+  tried = {
+    (
+      trial.microbatches.count,
+      not trial.microbatches.recompute.is_none,
+      not trial.microbatches.offload.is_none,
+    )
+    for trial in report.choice.trials
+  }
+  assert {(1, False, False), (1, True, False), (1, False, True)} <= tried
+  assert any(count > 1 for count, *_ in tried)
+  best = min(trial.step_time_us for trial in report.choice.trials)
+  assert report.best.evaluation.step_time_us <= 1.02 * best
+
+
+def test_a_fixed_number_of_microbatches_stays():
+  base = MicrobatchConfig(2)
+  step = Step(memory=60.0)
+  report = chosen(step, *WAYS[1:], microbatches=base)
+  assert {config.count for config in step.opened} == {2}
+  assert {config.max_in_flight for config in step.opened} == {None}
+  assert report.best.evaluation.feasible
+
+
+def test_the_error_says_what_was_tried():
+  with pytest.raises(InfeasibleError, match="recomputed or if activations"):
+    chosen(Step(memory=55.0), *WAYS[1:])
