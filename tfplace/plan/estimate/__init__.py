@@ -5,6 +5,7 @@ another traced graph; `step.EstimatedStep` chooses them.
 """
 
 import os
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -126,13 +127,12 @@ def largest_batch(
     batch_size = check_count("batch_size", batch_size, 1)
   sources.check_costs(costs)
   card = cards.cluster_card(find_cluster(cluster))
-  config = MicrobatchConfig(
-    microbatches,
-    1 if microbatches != 1 else None,
-    allow_batch_statistics,
-    recompute_config(recompute),
+  config = MicrobatchConfig.of(
+    microbatches, None, allow_batch_statistics, recompute_config(recompute)
   )
   config.check()
+  if not config.is_whole:
+    config = dataclasses.replace(config, max_in_flight=1)
   check_precisions([] if precision is None else [precision])
   source = open_steps(model, training=training, sizes=sizes, sample=sample)
   return find_largest_batch(
