@@ -4,8 +4,8 @@ One trace serves all cards. A further step variant, such as microbatches, is
 another traced graph; `step.EstimatedStep` chooses them.
 """
 
-import os
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
