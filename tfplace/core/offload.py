@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from tfplace.core.recompute import ALL, AUTO, NONE
 from tfplace.errors import ExtractionError
 
-ALL, NONE, AUTO = "all", "none", "auto"
 SCOPE = "offload_"
 _SCOPED = re.compile(rf"((?:microbatch_\d+/)?){SCOPE}(\d+)/(.*)", re.DOTALL)
 
