@@ -101,13 +101,15 @@ def test_nothing_with_state_is_cloned_and_roots_wait_for_a_gradient(steps):
     assert inside or controls
 
 
-@pytest.mark.parametrize("name", ["shared", "recurrent", "mixed_precision"])
+@pytest.mark.parametrize(
+  "name", ["shared", "rematerialized", "mixed_precision"]
+)
 def test_the_names_of_a_step_tell_what_it_recomputes(name):
   model = models.MODELS[name]()
   step = traced(model, "all", 2)
   names = [node.name for node in step.graph_def.node]
   config = microbatches_of(names)
-  assert config.recompute.ops or name == "recurrent"
+  assert config.recompute.ops
   again = trace_keras(
     model,
     models.BATCH,

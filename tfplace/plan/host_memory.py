@@ -4,7 +4,6 @@ import numpy as np
 
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes
-from tfplace.plan.search import PlanReport
 
 
 def offloads(placement: Placement) -> bool:
@@ -15,15 +14,16 @@ def offloads(placement: Placement) -> bool:
   return bool((held & apart).any())
 
 
-def note(report: PlanReport) -> str:
-  """Describes what a plan for GPUs keeps in host memory.
+def note(placement: Placement) -> str:
+  """Describes what a placement on GPUs keeps in host memory.
 
   Returns:
     Part of a sentence about activations that wait there for the backward pass,
     and about variables; "" if there is neither, or no GPU is used.
   """
-  graph, devices = report.problem.graph, report.best.placement.devices
-  is_host = np.array([d.is_cpu for d in report.problem.cluster.devices])
+  problem = placement.problem
+  graph, devices = problem.graph, placement.devices
+  is_host = np.array([d.is_cpu for d in problem.cluster.devices])
   on_host = is_host[devices]
   if on_host.all():
     return ""

@@ -91,15 +91,16 @@ def make_plan(
   if is_open and source.suggests_microbatches:
     hint = microbatch_hint(open_variant, report, config, stage)
   choice = "" if report.choice is None else report.choice.reason
+  plan = _plan(source, variant, report, config)
   notes = (
     choice,
-    host_memory.note(report),
+    host_memory.note(plan.placement) if plan.placement else "",
     report.order_reason,
     hint,
     unchecked,
   )
   return dataclasses.replace(
-    _plan(source, variant, report, config),
+    plan,
     microbatch_config=microbatches,
     notes=tuple(filter(None, notes)),
     seconds=stage.seconds,

@@ -284,8 +284,10 @@ class SuccessiveHalving:
     problem = arm.opened.problem
     peaks = arm.best.evaluation.peak_memory_bytes
     main = groups.main_devices(groups.GroupGraph(problem))
-    names = [problem.cluster.devices[i] for i in main]
-    shares = [peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in names]
+    devices = [problem.cluster.devices[i] for i in main]
+    shares = [
+      peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in devices
+    ]
     unused = not np.isin(arm.best.placement.devices, main).any()
     return unused or max(shares) > self._halving.short
 
