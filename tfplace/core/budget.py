@@ -1,11 +1,29 @@
 """The time and the number of evaluations of a search."""
 
+import contextlib
+import contextvars
 import dataclasses
 import math
+import threading
 import time
+from collections.abc import Iterator
 
 from tfplace.core.argument_checks import check_number
 from tfplace.errors import TfplaceError
+
+_CANCELLED: contextvars.ContextVar[threading.Event | None] = (
+  contextvars.ContextVar("cancelled", default=None)
+)
+
+
+@contextlib.contextmanager
+def cancelled_by(event: threading.Event) -> Iterator[None]:
+  """Ends all budgets that are created in this context when `event` is set."""
+  token = _CANCELLED.set(event)
+  try:
+    yield
+  finally:
+    _CANCELLED.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,14 +34,24 @@ class Budget:
     seconds: wall-clock seconds; one-shot placers may ignore it.
     max_evaluations: maximum number of evaluated placements, or None.
     started: `time.perf_counter()` at the start of the clock.
+    cancelled: event that ends the budget, see `cancelled_by`, or None.
   """
 
   seconds: float
   max_evaluations: int | None = None
   started: float = dataclasses.field(default_factory=time.perf_counter)
+  cancelled: threading.Event | None = dataclasses.field(
+    default_factory=_CANCELLED.get
+  )
+
+  @property
+  def is_cancelled(self) -> bool:
+    return self.cancelled is not None and self.cancelled.is_set()
 
   @property
   def left_s(self) -> float:
+    if self.is_cancelled:
+      return 0.0
     return self.seconds - (time.perf_counter() - self.started)
 
   @property

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result
+from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
@@ -60,6 +61,13 @@ class AutoConfig:
   # Setup seconds of consolidation per op.
   consolidation_s_per_op: float = 6e-6
   search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
+
+  def kept(self, budget: Budget, graph: OpGraph) -> tuple[int, float]:
+    """Returns the evaluations and seconds reserved for consolidation."""
+    kept = int(self.consolidation_share * (budget.max_evaluations or 0))
+    kept_s = self.consolidation_share * budget.seconds
+    is_short = kept_s < self.consolidation_s_per_op * graph.num_ops
+    return kept, 0.0 if is_short else kept_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,47 +235,19 @@ class _Run:
 
   def consolidated(self, result: Result) -> Result:
     """Undoes moves of the result that gain no more than `tolerance`."""
-    best = result.evaluation
-    if best.source != "simulated":
-      return result
-    limit_us = best.step_time_us * (1 + (self.placer.tolerance or 0.0))
-    if best.is_optimal:
-      limit_us = best.step_time_us
-    for tried in self.tried:
-      # The result must not be slower than the start.
-      if tried.strategy == _START:
-        limit_us = min(limit_us, tried.evaluation.step_time_us)
-    left = self.tracker.left
-    if left.left_s <= self._consolidation_s or left.max_evaluations == 0:
-      return result
-    tracker = Tracker("auto", self.problem, self.evaluator, left)
-    devices, evaluation = consolidate(
-      tracker, self.groups, result.placement.devices, limit_us
+    tolerance = self.placer.tolerance or 0.0
+    left, config = self.tracker.left, self.config
+    found = consolidated(
+      result, self.groups, self.evaluator, left, tolerance, config
     )
-    return dataclasses.replace(
-      result,
-      placement=Placement(self.problem, devices),
-      evaluation=evaluation,
-      seconds=self.tracker.seconds,
-      evaluations=result.evaluations + tracker.evaluations,
-    )
+    return dataclasses.replace(found, seconds=self.tracker.seconds)
 
   @property
   def _before_consolidation(self) -> Budget:
     if self.placer.tolerance is None:
       return self.tracker.left
-    kept = int(
-      self.config.consolidation_share * (self.budget.max_evaluations or 0)
-    )
-    kept_s = self.config.consolidation_share * self.budget.seconds
-    if kept_s < self._consolidation_s:
-      kept_s = 0.0
-    return self.tracker.left.minus(kept, kept_s)
-
-  @property
-  def _consolidation_s(self) -> float:
-    """Seconds that consolidation takes before its first evaluation."""
-    return self.config.consolidation_s_per_op * self.problem.graph.num_ops
+    graph = self.problem.graph
+    return self.tracker.left.minus(*self.config.kept(self.budget, graph))
 
   @property
   def _is_split(self) -> bool:
@@ -316,3 +296,41 @@ class _Run:
     self.failure = self.failure or error
     if isinstance(error, InfeasibleError) and error.evaluation is not None:
       self.tracker.note_miss(error.evaluation)
+
+
+def consolidated(
+  result: Result,
+  groups: GroupGraph,
+  evaluator: Evaluator,
+  budget: Budget,
+  tolerance: float,
+  config: AutoConfig,
+) -> Result:
+  """Undoes moves of a simulated result that gain no more than `tolerance`.
+
+  The result is not slower than a proven optimum or a given start, nor changed
+  if the budget does not cover the setup.
+  """
+  best, problem = result.evaluation, result.placement.problem
+  if best.source != "simulated":
+    return result
+  limit_us = best.step_time_us * (1 + tolerance)
+  if best.is_optimal:
+    limit_us = best.step_time_us
+  for tried in result.tried:
+    if tried.strategy == _START:
+      limit_us = min(limit_us, tried.evaluation.step_time_us)
+  setup_s = config.consolidation_s_per_op * problem.graph.num_ops
+  if budget.left_s <= setup_s or budget.max_evaluations == 0:
+    return result
+  tracker = Tracker("auto", problem, evaluator, budget)
+  devices, evaluation = consolidate(
+    tracker, groups, result.placement.devices, limit_us
+  )
+  return dataclasses.replace(
+    result,
+    placement=Placement(problem, devices),
+    evaluation=evaluation,
+    seconds=result.seconds + tracker.seconds,
+    evaluations=result.evaluations + tracker.evaluations,
+  )

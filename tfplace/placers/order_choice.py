@@ -56,7 +56,9 @@ def place_in_best_order(
     start = found[order].placement if searches else None
   if not found:
     raise failure or InfeasibleError("nothing fits")
-  order = _better(found)
+  order = better_order(
+    {o: r.evaluation.step_time_us for o, r in found.items()}
+  )
   best, others = found[order], [r for o, r in found.items() if o != order]
   left = budget.minus(sum(result.evaluations for result in found.values()))
   if searches and not left.is_over:
@@ -71,10 +73,11 @@ def place_in_best_order(
   )
 
 
-def _better(found: Mapping[str, Result]) -> str:
-  if len(found) == 1:
-    return next(iter(found))
-  us = {order: found[order].evaluation.step_time_us for order in ORDERS}
+def better_order(step_us: Mapping[str, float]) -> str:
+  """Chooses the order from the step times in microseconds by order."""
+  us = {order: step_us.get(order, math.inf) for order in ORDERS}
+  if math.isinf(us[ARRIVAL]):
+    return RANK
   return RANK if us[RANK] <= (1 - LEAST_GAIN) * us[ARRIVAL] else ARRIVAL
 
 

@@ -9,6 +9,7 @@ import itertools
 import math
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,7 @@ def place(
   init_placement: Start | None = None,
   tolerance: float = 0.0,
   order: str | None = None,
+  dask: str | None = None,
 ) -> Result:
   """Places `problem` by a strategy.
 
@@ -62,6 +64,9 @@ def place(
     order: execution order: "arrival", "rank", or "auto". The last tries both
       and chooses rank if it gains at least 3% or only its placement fits
       (`result.order` has the choice). None means the problem's own.
+    dask: address of a Dask scheduler, whose workers search with one seed each
+      and exchange their best placements, or "local" to start workers on this
+      machine. None searches in this process.
 
   Raises:
     TfplaceError: the strategy is unknown (lists the choices) or an argument is
@@ -75,6 +80,21 @@ def place(
     _check_judged(problem, order, evaluator)
   if init_placement is not None:
     registry.check_accepts_start(strategy)
+
+  if dask is not None:
+    return _place_on_dask(
+      problem,
+      dask,
+      evaluator,
+      strategy=strategy,
+      seconds=budget_s,
+      seed=seed,
+      order=order or problem.order,
+      policy=policy,
+      max_evaluations=max_evaluations,
+      start=_as_data(problem, init_placement),
+      tolerance=tolerance,
+    )
 
   def place_from(
     ordered: Problem, budget: Budget, start: Start | None
@@ -97,6 +117,34 @@ def place(
     )
   ordered = problem.in_order(order or problem.order)
   return place_from(ordered, budget, init_placement)
+
+
+def _place_on_dask(
+  problem: Problem, dask: str, evaluator: Evaluator | None, **task: Any
+) -> Result:
+  """Opens the workers and searches; the arguments are those of SearchTask."""
+  # These import Numba, or this module.
+  from tfplace.placers.parallel import rounds, tasks, workers
+
+  if evaluator is not None:
+    raise TfplaceError(
+      f"dask={dask!r} searches by simulation: leave evaluator out"
+    )
+  get_placer(task["strategy"], task["policy"])
+  check_memory(problem)
+  with workers.opened_workers(dask) as opened:
+    return rounds.place_on_workers(problem, tasks.SearchTask(**task), opened)
+
+
+def _as_data(
+  problem: Problem, start: Start | None
+) -> np.ndarray | Mapping[str, str] | None:
+  """Converts a given placement to plain data without its problem."""
+  if not isinstance(start, Placement):
+    return start
+  if start.problem.graph is problem.graph:
+    return start.devices
+  return start.assignments
 
 
 def _check_arguments(

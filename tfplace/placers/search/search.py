@@ -108,10 +108,11 @@ class Search:
       fruitless = 0
       for number in range(rounds.count):
         before_us = self.best_us
-        self._round(pool, rounds, number, starts)
+        self._round(pool, rounds, number, starts, self._done(budget))
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if (
-          self._scale.is_optimal(self.best_us)
+          budget.is_cancelled
+          or self._scale.is_optimal(self.best_us)
           or fruitless >= self._config.patience
         ):
           break
@@ -135,7 +136,7 @@ class Search:
     budget: Budget,
   ) -> None:
     self._swept = None
-    is_done = self._done(budget.is_timed)
+    is_done = self._done(budget)
     allowance = Allowance(budget, self._config, self._chains, is_done)
     groups = self._order.groups
     can_merge = groups.num_groups > min(self._config.sweep_sizes)
@@ -179,10 +180,10 @@ class Search:
     rounds: Rounds,
     number: int,
     starts: Sequence[np.ndarray],
+    is_done: Callable[[Chain], bool],
   ) -> None:
     # All chains start before any of them improves the best placement.
     hot_us = [self._begin(i, number, starts) for i in range(len(self._chains))]
-    is_done = self._done(rounds.quota is None)
     for until in self._scale.stages:
       jobs = [
         pool.submit(
@@ -196,16 +197,18 @@ class Search:
         self._meet()
     self._collect()
 
-  def _done(self, is_timed: bool) -> Callable[[Chain], bool]:
+  def _done(self, budget: Budget) -> Callable[[Chain], bool]:
     """Returns a function that is True once an optimum is known.
+
+    It is also True once the budget is cancelled.
 
     With a budget of evaluations only the chain's own best counts, because the
     order of discovery depends on the machine.
     """
 
     def is_done(chain: Chain) -> bool:
-      known = self._chains if is_timed else [chain]
-      return any(self._scale.is_optimal(other.best_us) for other in known)
+      known = self._chains if budget.is_timed else [chain]
+      return budget.is_cancelled or any(self._scale.is_optimal(other.best_us) for other in known)
 
     return is_done
 

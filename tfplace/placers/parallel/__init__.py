@@ -1,0 +1,1 @@
+"""Searches and evaluations on several processes or machines."""

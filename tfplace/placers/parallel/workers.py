@@ -1,0 +1,283 @@
+"""Worker processes of a Dask cluster, here or on other machines.
+
+Dask sends functions to its workers, runs a task of a lost worker on another
+one, and restarts local workers.
+"""
+
+import concurrent.futures
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tfplace
+from tfplace.errors import TfplaceError
+
+if TYPE_CHECKING:
+  import distributed
+
+LOCAL = "local"  # Workers on this machine, for this process only.
+_CONNECT_S = 20.0  # For an answer of the scheduler.
+_START_S = 60.0  # For the first worker.
+_POLL_S = 0.5  # Between two looks at tasks.
+_ALONE_S = 15.0  # Without any worker, until tasks are given up.
+_ENDED = "the workers were closed"
+
+
+class Workers:
+  """Workers that run tasks for this process.
+
+  Args:
+    client: Dask client of the cluster; the caller closes it.
+
+  Attributes:
+    token: Name of this session on the workers, see `cancelled_event`.
+  """
+
+  def __init__(self, client: "distributed.Client") -> None:
+    self.token = uuid.uuid4().hex
+    self._client = client
+    self._is_closed = False
+    self._futures: set[Any] = set()
+    self._prepared: set[tuple[str, Any]] = set()
+    self._lock = threading.Lock()
+
+  @property
+  def addresses(self) -> list[str]:
+    """Addresses of the workers that are there."""
+    return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+
+  def submit(
+    self,
+    function: Callable[..., Any],
+    *args: Any,
+    address: str | None = None,
+  ) -> "distributed.Future":
+    """Starts `function(*args)` on a worker.
+
+    Dask repeats the task elsewhere if its worker is lost, so the function must
+    not have side effects.
+
+    Args:
+      address: Preferred worker, such as one of `addresses`.
+    """
+    with self._lock:
+      if self._is_closed:
+        raise concurrent.futures.CancelledError(_ENDED)
+      future = self._client.submit(
+        function,
+        *args,
+        pure=False,
+        workers=None if address is None else [address],
+        allow_other_workers=address is not None,
+      )
+      self._futures.add(future)
+    future.add_done_callback(self._futures.discard)
+    return future
+
+  def submit_each(
+    self, function: Callable[..., Any], tasks: Sequence[Sequence[Any]]
+  ) -> "list[distributed.Future]":
+    """Starts `function(*task)` for each task, on the workers in turn."""
+    at = self.addresses or [None]
+    return [
+      self.submit(function, *task, address=at[i % len(at)])
+      for i, task in enumerate(tasks)
+    ]
+
+  def prepare(self, function: Callable[..., None], args: Sequence[Any]) -> None:
+    """Runs `function(*args)` once on each worker, at most a minute."""
+    key = (function, *args)
+    new = [a for a in self.addresses if (a, key) not in self._prepared]
+    futures = [self.submit(function, *args, address=a) for a in new]
+    self.results(futures, _START_S)
+    self._prepared |= {(a, key) for a in new}
+
+  def results(
+    self, futures: "Sequence[distributed.Future]", limit_s: float | None
+  ) -> list[Any]:
+    """Waits for tasks and returns what is there, in the given order.
+
+    Tasks that are late are cancelled and missing in the result, as are all that
+    are left once there has been no worker for a while.
+
+    Args:
+      limit_s: seconds to wait, or None to wait for all.
+
+    Raises:
+      TfplaceError: all tasks failed; gives the first reason.
+    """
+    self._wait(futures, math.inf if limit_s is None else limit_s)
+    done = [future for future in futures if future.status == "finished"]
+    failed = [future for future in futures if future.status == "error"]
+    if failed and not done:
+      error = failed[0].exception()
+      raise TfplaceError(
+        f"a task failed on a Dask worker: {type(error).__name__}: {error}"
+      ) from error
+    found = [future.result() for future in done]
+    self._client.cancel([f for f in futures if f.status == "pending"])
+    return found
+
+  def _wait(
+    self, futures: "Sequence[distributed.Future]", limit_s: float
+  ) -> None:
+    import distributed
+
+    began = alive = time.monotonic()
+    while any(future.status == "pending" for future in futures):
+      now = time.monotonic()
+      if self._is_closed or now - began >= limit_s:
+        return
+      if now - alive > _POLL_S and self.addresses:
+        alive = now
+      if now - alive > _ALONE_S:
+        return
+      left_s = min(_POLL_S, limit_s - (now - began))
+      with (
+        self._client.as_current(),
+        contextlib.suppress(TimeoutError, concurrent.futures.CancelledError),
+      ):
+        distributed.wait(list(futures), timeout=max(left_s, 0.0))
+
+  def close(self) -> None:
+    """Cancels what still runs."""
+    with self._lock:
+      self._is_closed = True
+      futures = list(self._futures)
+    with contextlib.suppress(Exception):  # The scheduler may be gone.
+      self._client.run(_cancel, self.token, on_error="ignore", wait=False)
+      self._client.cancel(futures, force=True)
+
+
+# Sessions with tasks in this worker process, and whether they are cancelled.
+_sessions: dict[str, threading.Event] = {}
+
+
+def cancelled_event(token: str) -> threading.Event:
+  """Returns, on a worker, the event that is set when a session ends."""
+  return _sessions.setdefault(token, threading.Event())
+
+
+def _cancel(token: str) -> None:
+  cancelled_event(token).set()
+
+
+@contextlib.contextmanager
+def opened_workers(dask: str) -> Iterator[Workers]:
+  """Connects to the workers of a Dask cluster, or starts local ones.
+
+  On exit, tasks that still run are cancelled, and local workers end.
+
+  Args:
+    dask: Address of a Dask scheduler such as "tcp://10.0.0.1:8786", or "local"
+      for one worker per two cores of this machine: a search has two threads.
+
+  Raises:
+    TfplaceError: Dask is not installed, the scheduler does not answer, or its
+      workers lack this version of tfplace.
+  """
+  try:
+    import distributed
+  except ImportError as error:
+    raise TfplaceError(
+      f"dask={dask!r} needs the package distributed, which is not installed:"
+      " pip install 'tfplace[dask]'"
+    ) from error
+  with contextlib.ExitStack() as stack:
+    stack.callback(_quietly, logging.getLogger("distributed"))
+    if dask == LOCAL:
+      cluster: Any = stack.enter_context(_local_cluster())
+    else:
+      cluster = dask
+    client = stack.enter_context(_client(distributed, cluster, dask))
+    workers = Workers(client)
+    stack.callback(workers.close)
+    _check_versions(client, dask)
+    yield workers
+
+
+def _quietly(logger: logging.Logger) -> None:
+  """Silences what Dask logs when connections close."""
+  logger.setLevel(logging.CRITICAL)
+
+
+@contextlib.contextmanager
+def _client(
+  distributed: Any, cluster: Any, dask: str
+) -> "Iterator[distributed.Client]":
+  _quietly(logging.getLogger("distributed"))
+  try:
+    client = distributed.Client(cluster, timeout=_CONNECT_S, set_as_default=False)
+  except (OSError, ValueError, TimeoutError) as error:
+    raise TfplaceError(
+      f"no Dask scheduler answers at dask={dask!r} ({error}): start one with"
+      f" `dask scheduler`, or use dask={LOCAL!r}"
+    ) from error
+  with client:
+    yield client
+
+
+def _local_cluster() -> "distributed.SpecCluster":
+  """Starts a scheduler in this process and workers in processes of their own.
+
+  Workers are commands, not forks, so scripts need no `__main__` guard. They end
+  with this process.
+  """
+  import distributed
+  from distributed.deploy import subprocess
+
+  options = {
+    "nthreads": 1,
+    "memory_limit": 0,
+    "dashboard": False,
+    "silence_logs": logging.CRITICAL,
+  }
+  worker = {
+    "cls": subprocess.SubprocessWorker,
+    "options": {"worker_class": "distributed.Nanny", "worker_kwargs": options},
+  }
+  number = max(1, _num_cores() // 2)
+  return distributed.SpecCluster(
+    workers=dict.fromkeys(range(number), worker),
+    worker=worker,
+    scheduler={
+      "cls": distributed.Scheduler,
+      "options": {"host": "127.0.0.1", "port": 0, "dashboard": False},
+    },
+    silence_logs=logging.CRITICAL,
+    name="tfplace",
+  )
+
+
+def _num_cores() -> int:
+  return len(os.sched_getaffinity(0))
+
+
+def _check_versions(client: "distributed.Client", dask: str) -> None:
+  try:
+    client.wait_for_workers(1, timeout=_START_S)
+  except TimeoutError as error:
+    raise TfplaceError(
+      f"the Dask scheduler at dask={dask!r} has no workers: start them with"
+      " `dask worker ADDRESS`"
+    ) from error
+  found = client.run(_version, on_error="return")
+  for address, version in found.items():
+    if version != tfplace.__version__:
+      told = f"tfplace {version}"
+      if isinstance(version, BaseException):
+        told = f"no tfplace ({version})"
+      raise TfplaceError(
+        f"the Dask worker {address} has {told}: install tfplace"
+        f" {tfplace.__version__}, as here"
+      )
+
+
+def _version() -> str:
+  return tfplace.__version__
