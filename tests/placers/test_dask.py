@@ -12,7 +12,7 @@ import pytest
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
-from tfplace.placers.executor import ExecutorEvaluator
+from tfplace.placers.parallel.evaluator import ExecutorEvaluator
 from tfplace.simulate import Simulator
 
 distributed = pytest.importorskip(

@@ -11,7 +11,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError
-from tfplace.placers.executor import ExecutorEvaluator
+from tfplace.placers.parallel.evaluator import ExecutorEvaluator
 from tfplace.simulate import Simulator
 
 

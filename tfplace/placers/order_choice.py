@@ -56,9 +56,7 @@ def place_in_best_order(
     start = found[order].placement if searches else None
   if not found:
     raise failure or InfeasibleError("nothing fits")
-  order = better_order(
-    {o: r.evaluation.step_time_us for o, r in found.items()}
-  )
+  order = better_order({o: r.evaluation.step_time_us for o, r in found.items()})
   best, others = found[order], [r for o, r in found.items() if o != order]
   left = budget.minus(sum(result.evaluations for result in found.values()))
   if searches and not left.is_over:

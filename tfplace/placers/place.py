@@ -92,7 +92,7 @@ def place(
       order=order or problem.order,
       policy=policy,
       max_evaluations=max_evaluations,
-      start=_as_data(problem, init_placement),
+      start=init_placement,
       tolerance=tolerance,
     )
 
@@ -120,7 +120,11 @@ def place(
 
 
 def _place_on_dask(
-  problem: Problem, dask: str, evaluator: Evaluator | None, **task: Any
+  problem: Problem,
+  dask: str,
+  evaluator: Evaluator | None,
+  start: Start | None,
+  **task: Any,
 ) -> Result:
   """Opens the workers and searches; the arguments are those of SearchTask."""
   # These import Numba, or this module.
@@ -132,19 +136,9 @@ def _place_on_dask(
     )
   get_placer(task["strategy"], task["policy"])
   check_memory(problem)
+  search = tasks.SearchTask(start=tasks.as_data(problem, start), **task)
   with workers.opened_workers(dask) as opened:
-    return rounds.place_on_workers(problem, tasks.SearchTask(**task), opened)
-
-
-def _as_data(
-  problem: Problem, start: Start | None
-) -> np.ndarray | Mapping[str, str] | None:
-  """Converts a given placement to plain data without its problem."""
-  if not isinstance(start, Placement):
-    return start
-  if start.problem.graph is problem.graph:
-    return start.devices
-  return start.assignments
+    return rounds.place_on_workers(problem, search, opened)
 
 
 def _check_arguments(

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tfplace import placers
 from tfplace.core import order as orders
@@ -17,6 +17,9 @@ from tfplace.core.progress import Progress, silent
 from tfplace.cost.measured_costs import noise_of
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
+
+if TYPE_CHECKING:
+  from tfplace.placers.parallel.workers import Workers
 
 SINGLE = "single"
 AUTO = "auto"  # The strategy that chooses among the others.
@@ -54,6 +57,9 @@ class PlanConfig:
       and the measured step times decide.
     compare: whether a microbatched step is compared numerically with the whole
       step, if the source can run it.
+    dask: address of a Dask scheduler whose workers search, or "local" to start
+      workers on this machine; see `tfplace.place`. None searches here.
+    workers: workers of `dask`, which the planner opens.
     most_noise: upper limit of the tolerance that follows from the noise of
       measured costs; our choice.
   """
@@ -73,6 +79,8 @@ class PlanConfig:
   chooses_offload: bool = False
   measure: bool = False
   compare: bool = False
+  dask: str | None = None
+  workers: "Workers | None" = None
   most_noise: float = 0.02
 
   @property

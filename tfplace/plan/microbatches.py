@@ -108,8 +108,11 @@ def _halved(
 ) -> tuple[PlanReport, StepVariant]:
   """Chooses a step variant by successive halving and places it."""
   halving = SuccessiveHalving(open_variant, config, stage)
-  halving.explore()
-  winner = halving.trimmed(halving.halve())
+  try:
+    halving.explore()
+    winner = halving.trimmed(halving.halve())
+  finally:
+    halving.close()
   variant = winner.opened
   report = search_variant(variant, halving.final_config(winner), stage)
   winner.best = report.best

@@ -1,7 +1,9 @@
 """Planning facade, which commands and Keras call: from a source to a plan."""
 
+import contextlib
 import dataclasses
-from typing import Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from tfplace.core.microbatches import (
   WHOLE,
@@ -15,6 +17,9 @@ from tfplace.plan.microbatches import choose_placement, microbatch_hint
 from tfplace.plan.plan import Plan
 from tfplace.plan.search import PlanReport, is_beaten
 from tfplace.plan.variants import OpenVariant, StepVariant
+
+if TYPE_CHECKING:
+  from tfplace.placers.parallel.workers import Workers
 
 
 class Source(Protocol):
@@ -69,6 +74,11 @@ def make_plan(
     TfplaceError: the placer fails.
   """
   stage = Stages() if show is None else show
+  if config.dask is not None and config.workers is None:
+    with _workers(config, stage) as workers:
+      return make_plan(
+        source, dataclasses.replace(config, workers=workers), stage
+      )
 
   def open_variant(microbatches: MicrobatchConfig) -> StepVariant:
     return source.open(microbatches, stage)
@@ -105,6 +115,20 @@ def make_plan(
     notes=tuple(filter(None, notes)),
     seconds=stage.seconds,
   )
+
+
+@contextlib.contextmanager
+def _workers(config: PlanConfig, show: Stages) -> "Iterator[Workers]":
+  """Opens the workers of the settings, which compile during extraction."""
+  from tfplace.placers.parallel import tasks, workers  # Compiles.
+
+  dask = str(config.dask)
+  with contextlib.ExitStack() as stack:
+    with show("starting", f" workers by Dask ({dask})"):
+      opened = stack.enter_context(workers.opened_workers(dask))
+    is_split = config.chooses_microbatches or not config.microbatches.is_whole
+    tasks.warm_up_workers(opened, config.strategy, False, is_split, waits=False)
+    yield opened
 
 
 def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from tfplace import bounds, placers
 from tfplace.core.evaluation import Evaluation, Result
+from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
 from tfplace.errors import TfplaceError
@@ -101,16 +102,14 @@ def search(
     problem, left_s = bounds.tightened_within(problem, config.budget_s)
   detail = f" by {config.strategy}, for up to {left_s:.0f} s"
   with stage("search", detail, left_s):
-    best = placers.place(
+    best = find_placement(
       problem,
-      strategy=config.strategy,
-      budget_s=left_s,
-      seed=config.seed,
-      policy=config.policy,
-      init_placement=config.init_placement,
-      tolerance=config.tolerance_of(problem),
-      max_evaluations=config.max_evaluations,
+      config,
+      left_s,
+      start=config.init_placement,
       order=config.order,
+      max_evaluations=config.max_evaluations,
+      tolerance=config.tolerance_of(problem),
     )
   problem = best.placement.problem  # The baselines use its order, too.
   with stage("comparison", f" with {', '.join(config.baselines)}"):
@@ -120,13 +119,63 @@ def search(
   return PlanReport(problem, results, best, failures, order_reason=reason)
 
 
+def find_placement(
+  problem: Problem,
+  config: PlanConfig,
+  seconds: float,
+  *,
+  start: Placement | Mapping[str, str] | None,
+  order: str,
+  max_evaluations: int | None,
+  tolerance: float = 0.0,
+  number: int | None = None,
+) -> Result:
+  """Searches a placement by the strategy of `config`, on its workers if any.
+
+  Args:
+    number: searches at once on the workers; None means one per worker.
+
+  Raises:
+    InfeasibleError: no placement fits in memory.
+    TfplaceError: the placer fails.
+  """
+  if config.workers is None:
+    return placers.place(
+      problem,
+      config.strategy,
+      seconds,
+      config.seed,
+      policy=config.policy,
+      max_evaluations=max_evaluations,
+      init_placement=start,
+      tolerance=tolerance,
+      order=order,
+    )
+  from tfplace.placers.parallel import rounds, tasks  # Compiles.
+
+  task = tasks.SearchTask(
+    config.strategy,
+    seconds,
+    config.seed,
+    order,
+    config.policy,
+    max_evaluations,
+    tasks.as_data(problem, start),
+    tolerance=tolerance,
+  )
+  return rounds.place_on_workers(problem, task, config.workers, number)
+
+
 def compile_placers(
   problem: Problem, config: PlanConfig, stage: Stages, is_divided: bool
 ) -> None:
   """Compiles and loads the placers of a strategy outside its budget.
 
-  With `is_divided`, the code for microbatched steps is compiled, too.
+  With `is_divided`, the code for microbatched steps is compiled, too. Workers
+  compile when they first search.
   """
+  if config.workers is not None:
+    return
   with stage("compiling the placers", ", once per installation"):
     placers.warm_up(
       config.strategy, problem.cluster.has_message_costs, is_divided

@@ -10,9 +10,9 @@ request leaves that open. Where devices differ, microbatches of unequal size
 follow (`size_proposals`).
 """
 
+import collections
 import dataclasses
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,19 +24,17 @@ from tfplace.core.offload import OffloadConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
 from tfplace.core.recompute import RecomputeConfig, recompute_of, segment_of
-from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import groups
 from tfplace.placers.offload import host_of
+from tfplace.plan.arms import Arm, Arms
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
 from tfplace.plan.search import compile_placers
 from tfplace.plan.size_proposals import proposed_sizes
 from tfplace.plan.variants import (
   OpenVariant,
-  StepVariant,
   VariantChoice,
   VariantTrial,
-  in_words,
 )
 
 
@@ -77,50 +75,6 @@ class HalvingConfig:
   trim_share: float = 0.05
 
 
-@dataclasses.dataclass(eq=False)
-class Arm:
-  """Step variant that competes for the budget.
-
-  Attributes:
-    microbatches: microbatches of the variant.
-    variant: the extracted variant, or None after its last search, because it
-      may hold a copy of the weights.
-    best: best placement found, or None.
-    seconds: search time in seconds.
-    why: reason why there is no placement.
-    failure: error if nothing fits in memory.
-    other_order_us: step time in the order that the first search rejected.
-    bound_us: proven lower bound of the step time, or 0 for measured costs. A
-      variant with a bound above the best step time is not searched.
-  """
-
-  microbatches: MicrobatchConfig
-  variant: StepVariant | None = None
-  best: Result | None = None
-  seconds: float = 0.0
-  why: str = ""
-  failure: InfeasibleError | None = None
-  other_order_us: float | None = None
-  bound_us: float = 0.0
-
-  @property
-  def step_time_us(self) -> float:
-    """Step time of the best placement, or infinity."""
-    return self.trial.step_time_us
-
-  @property
-  def trial(self) -> VariantTrial:
-    """Record of the trial."""
-    return VariantTrial(self.microbatches, self.best, self.seconds, self.why)
-
-  @property
-  def opened(self) -> StepVariant:
-    """The variant, which an arm has while it may win."""
-    if self.variant is None:
-      raise TfplaceError(f"the step {in_words(self.microbatches)} is not open")
-    return self.variant
-
-
 class SuccessiveHalving:
   """Choice of a step variant by successive halving."""
 
@@ -132,7 +86,8 @@ class SuccessiveHalving:
     halving: HalvingConfig | None = None,
   ) -> None:
     """Takes the arguments of `plan.microbatches.choose_variant`."""
-    self.arms: list[Arm] = []
+    self._halving = halving = halving or HalvingConfig()
+    self._arms = Arms(open_variant, config, show, halving.least_share)
     self._single: Result | None = None
     self._refused = ""
     self._allowed: VariantTrial | None = None
@@ -141,11 +96,17 @@ class SuccessiveHalving:
     self._base = config.microbatches
     self._config = config
     self._show = show
-    self._halving = halving or HalvingConfig()
     self._savers: list[MicrobatchConfig] = []
-    self._left_s = config.budget_s
-    self._left_evaluations = config.max_evaluations
-    self._share = self._halving.rung_share
+    self._share = halving.rung_share
+
+  @property
+  def arms(self) -> list[Arm]:
+    """Arms in order of their beginning; the first is the requested step."""
+    return self._arms.all
+
+  def close(self) -> None:
+    """Forgets searches that have not begun on workers."""
+    self._arms.close()
 
   def explore(self) -> None:
     """Runs the first rung: a short search per step variant.
@@ -168,74 +129,91 @@ class SuccessiveHalving:
     self._savers = _savers(self._config, problem)
     arms = len(counts) * (1 + len(self._savers)) + len(proposals)
     self._share = halving.rung_share / arms
-    try:
-      self._search(whole, self._share)
-    except TfplaceError as error:  # Some strategies require microbatches.
-      whole.variant, self._whole_error = None, error
-      whole.why = f"is not placed by {self._config.strategy}"
-    if whole.best is None and _variables_exceed_memory(problem):
-      return
-    self._save_memory(whole)
-    if devices == 1 and whole.best is not None and not self._is_short(whole):
-      return
+    self._arms.search(whole, self._share)
+    if self._savers or devices == 1 or _variables_exceed_memory(problem):
+      self._settle_until(whole)
+      if whole.best is None and _variables_exceed_memory(problem):
+        return
+      self._save_memory(whole)
+      if devices == 1 and whole.best is not None and not self._is_short(whole):
+        return
     self._explore_counts(counts, devices)
     for sizes in proposals:
-      if self._refused or self._is_late:
-        return
+      if self._refused or self._arms.is_late:
+        break
       flight = self._base.max_in_flight
       if flight is not None and flight >= len(sizes):
         flight = None
-      self._attempt(
+      self._begin(
         dataclasses.replace(
           self._base, count=len(sizes), max_in_flight=flight, sizes=sizes
         )
       )
+    self._settle_until(self.arms[-1])
 
   def _explore_counts(self, counts: Sequence[int], devices: int) -> None:
-    """Tries numbers of equal microbatches, in order, while they help."""
+    """Tries numbers of equal microbatches, in order, while they help.
+
+    With workers, the next numbers begin before the result of one is known.
+    """
     halving, least = self._halving, 2
-    for count in counts[1:]:
-      if count < least:
+    begun: collections.deque[Arm] = collections.deque()
+    left = collections.deque(counts[1:])
+    while left or begun:
+      if left and len(begun) < self._arms.num_workers:
+        count = left.popleft()
+        if count >= least:
+          begun.append(self._begin(self._microbatches(count)))
         continue
-      ratio = self._try(count, devices)
+      arm = begun.popleft()
+      count, ratio = arm.microbatches.count, self._judge(arm, devices)
       if ratio > halving.worse and count >= devices:
         return
       if ratio > halving.far_worse:
         least = devices
-      if self._is_late or math.isinf(ratio):
+      if self._arms.is_late or math.isinf(ratio):
         return
 
-  @property
-  def _is_late(self) -> bool:
-    """Returns whether the rest of the budget goes to variants already tried."""
-    by_time = self._config.max_evaluations is None
-    return by_time and self._left_s < self._config.budget_s / 2
+  def _settle_until(self, last: Arm) -> None:
+    """Settles the arms up to one, in order, and names the first one's error."""
+    for arm in self.arms[: self.arms.index(last) + 1]:
+      self._arms.settle(arm)
+    whole = self.arms[0]
+    if whole.error is not None:  # Some strategies require microbatches.
+      self._whole_error = whole.error
+      whole.why = f"is not placed by {self._config.strategy}"
 
-  @property
-  def _best_us(self) -> float:
-    return min(arm.step_time_us for arm in self.arms)
+  def _begin(self, microbatches: MicrobatchConfig) -> Arm:
+    return self._arms.begin(microbatches, self._share)
 
-  def _try(self, count: int, devices: int) -> float:
-    """Tries a number of microbatches.
+  def _attempt(
+    self, microbatches: MicrobatchConfig, start: Arm | None = None
+  ) -> Arm:
+    share = self._halving.trim_share if start else self._share
+    return self._arms.attempt(microbatches, share, start)
+
+  def _judge(self, arm: Arm, devices: int) -> float:
+    """Compares an arm with those before it, and tries to save its memory.
 
     Returns:
       The ratio of its step time to the best one so far: infinity without a
       placement, and 0 if it is the first one with a placement.
     """
-    before_us = self._best_us
-    arm = self._attempt(self._microbatches(count))
+    self._settle_until(arm)
+    before = self.arms[: self.arms.index(arm)]
+    before_us = min(other.step_time_us for other in before)
     if arm.bound_us >= before_us:
       return arm.bound_us / before_us
     if arm.variant is None:
-      divided = [a for a in self.arms if a.microbatches.count > 1]
-      if divided == [arm]:  # No number of microbatches is possible.
-        self.arms.pop()
+      if all(other.microbatches.count == 1 for other in before):
+        # No number of microbatches is possible.
+        self.arms[:] = before
         self._refused = arm.why
         self._allowed = self._with_batch_statistics(devices)
       return math.inf
     found_us = arm.step_time_us
     if arm.best is None and self._base.max_in_flight is None:
-      found_us = self._try_in_flight(count)
+      found_us = self._try_in_flight(arm.microbatches.count)
     found_us = min(found_us, self._save_memory(arm))
     if math.isinf(before_us):
       return 0.0
@@ -260,7 +238,7 @@ class SuccessiveHalving:
     if not self._savers or not self._is_short(kept):
       return best_us
     for saver in self._savers:
-      if self._is_late or (_is_both(saver) and math.isfinite(best_us)):
+      if self._arms.is_late or (_is_both(saver) and math.isfinite(best_us)):
         break
       arm = self._attempt(
         dataclasses.replace(
@@ -305,7 +283,7 @@ class SuccessiveHalving:
     low, high = 0, len(ranked)
     for _ in range(self._halving.trims):
       middle = (low + high) // 2
-      if middle == low or self._left_s <= 0:
+      if middle == low or self._arms.left_s <= 0:
         break
       best = set(ranked[:middle])
       ops = tuple(
@@ -341,6 +319,7 @@ class SuccessiveHalving:
       InfeasibleError: no variant fits in memory.
       TfplaceError: the placer rejects all variants.
     """
+    self._settle_until(self.arms[-1])
     alive = sorted((arm for arm in self.arms if arm.best), key=self._rank)
     if not alive:
       if self._whole_error and self._refused:
@@ -351,10 +330,17 @@ class SuccessiveHalving:
       alive = self._kept(alive)
       if len(alive) == 1:
         break
-      for arm in alive:
-        self._search(arm, self._halving.rung_share / len(alive))
+      self._arms.search_all(alive, self._rung_share(len(alive)))
       alive.sort(key=self._rank)
     return alive[0]
+
+  def _rung_share(self, alive: int) -> float:
+    """Returns the share of the budget for each of the arms of a rung.
+
+    Workers search several arms in the time of one.
+    """
+    turns = math.ceil(alive / self._arms.num_workers)
+    return self._halving.rung_share / turns
 
   def _kept(self, alive: Sequence[Arm]) -> list[Arm]:
     """Returns the better half and all arms close to the best one."""
@@ -385,13 +371,13 @@ class SuccessiveHalving:
 
   def final_config(self, winner: Arm) -> PlanConfig:
     """Returns the settings of the final search from the best placement."""
-    config, start = self._config, None
+    config, arms, start = self._config, self._arms, None
     if winner.best is not None and config.searches:
       start = winner.best.placement
-    evaluations, share = self._left_evaluations, self._halving.least_share
+    evaluations, share = arms.left_evaluations, self._halving.least_share
     return dataclasses.replace(
       config,
-      budget_s=max(self._left_s, share * config.budget_s),
+      budget_s=max(arms.left_s, share * config.budget_s),
       max_evaluations=None if evaluations is None else max(1, evaluations),
       init_placement=start,
       order=winner.trial.order or config.order,
@@ -419,65 +405,6 @@ class SuccessiveHalving:
     return dataclasses.replace(
       self._base, count=count, max_in_flight=flight, sizes=sizes
     )
-
-  def _attempt(
-    self, microbatches: MicrobatchConfig, start: Arm | None = None
-  ) -> Arm:
-    """Extracts and searches a variant, or records why it is of no use."""
-    arm = Arm(microbatches)
-    self.arms.append(arm)
-    try:
-      arm.variant = self._open(microbatches)
-      if arm.variant.live is None:  # Measured costs may err and prove nothing.
-        arm.bound_us = arm.variant.problem.lower_bound_us
-      if arm.bound_us < self._best_us:
-        share = self._halving.trim_share if start else self._share
-        self._search(arm, share, start)
-      else:
-        arm.variant = None
-        arm.why = f"takes at least {format_us(arm.bound_us)}"
-    except TfplaceError as error:  # Some strategies reject large graphs.
-      arm.variant, arm.why = None, str(error)
-    return arm
-
-  def _search(self, arm: Arm, share: float, like: Arm | None = None) -> None:
-    """Searches for a share of the budget from the arm's best placement.
-
-    An arm without one may start `like` another arm.
-    """
-    config, variant = self._config, arm.opened
-    seconds = max(share, self._halving.least_share) * config.budget_s
-    known = arm.best or (like.best if like and config.searches else None)
-    start = None if known is None else known.placement
-    what = f" of the step {in_words(arm.microbatches)}"
-    with self._show("search", f"{what}, for up to {seconds:.1f} s", seconds):
-      began = time.perf_counter()
-      try:
-        arm.best = placers.place(
-          variant.problem,
-          config.strategy,
-          seconds,
-          config.seed,
-          policy=config.policy,
-          max_evaluations=self._spend_evaluations(share),
-          init_placement=start,
-          order=arm.trial.order or config.order,
-        )
-        if start is None:
-          arm.other_order_us = arm.best.other_order_us
-      except InfeasibleError as error:
-        arm.why, arm.failure = "does not fit in memory", error
-      took_s = time.perf_counter() - began
-    arm.seconds += took_s
-    self._left_s -= took_s
-
-  def _spend_evaluations(self, share: float) -> int | None:
-    most = self._config.max_evaluations
-    if most is None or self._left_evaluations is None:
-      return None
-    spent = max(1, int(share * most))
-    self._left_evaluations -= spent
-    return spent
 
   def _none_fits(self) -> InfeasibleError:
     """Returns the error of the whole step, with the largest number tried."""

@@ -7,6 +7,7 @@ time: a worker that was lost costs one task.
 
 import dataclasses
 import math
+import sys
 import time
 from collections.abc import Sequence
 
@@ -72,17 +73,20 @@ def place_on_workers(
   """
   if registry.STRATEGIES[task.strategy].is_classical:
     return task.run(problem)
-  warm_up_workers(workers, task.strategy, problem)
-  config, is_auto = AutoConfig(), task.strategy == "auto"
-  budget = Budget(task.seconds, task.max_evaluations)
-  kept, kept_s = config.kept(budget, problem.graph) if is_auto else (0, 0.0)
-  most = task.max_evaluations
-  limits = {
-    "seconds": task.seconds - kept_s,
-    "max_evaluations": None if most is None else max(1, most - kept),
-  }
-  shorter = dataclasses.replace(task, **limits)
+  graph, cluster = problem.graph, problem.cluster
+  # A policy runs where it would run here: TensorFlow takes seconds to load.
+  asks = graph.num_microbatches > 1 and "tensorflow" in sys.modules
+  warm_up_workers(workers, task.strategy, cluster.has_message_costs, asks)
   number = number or max(1, len(workers.addresses))
+  config, is_auto = AutoConfig(), task.strategy == "auto" and number > 1
+  budget = Budget(task.seconds, task.max_evaluations)
+  kept, kept_s = config.kept(budget, graph) if is_auto else (0, 0.0)
+  most = task.max_evaluations
+  shorter = dataclasses.replace(
+    task,
+    seconds=task.seconds - kept_s,
+    max_evaluations=None if most is None else max(1, most - kept),
+  )
   found = ParallelSearch(problem, shorter, workers, number).run()
   if found is None:
     left_s = max(budget.left_s, 1e-3)
@@ -132,14 +136,17 @@ class ParallelSearch:
       TfplaceError: the strategy fails.
     """
     shares: Sequence[float] = (1.0,)
-    if registry.STRATEGIES[self._task.strategy].accepts_start:
+    strategy = registry.STRATEGIES[self._task.strategy]
+    if strategy.accepts_start and self._number > 1:
       shares = self._config.shares
     budget = Budget(self._task.seconds, self._task.max_evaluations)
     best: Result | None = None
     ends = np.cumsum(shares) / sum(shares)
     for number, (share, end) in enumerate(zip(shares, ends, strict=True)):
       seconds = budget.left_s - (1.0 - end) * budget.seconds
-      if best is not None and seconds < self._config.least_s and budget.is_timed:
+      if (
+        best is not None and seconds < self._config.least_s and budget.is_timed
+      ):
         continue
       found = self._round(number, self._tasks(number, share, seconds, best))
       best = self._better(found, best)
@@ -158,11 +165,16 @@ class ParallelSearch:
     most = self._task.max_evaluations
     if most is not None:
       most = max(1, int(share * most / self._number))
-    changes = {"seconds": max(seconds, 1e-3), "max_evaluations": most}
+    task = dataclasses.replace(
+      self._task, seconds=max(seconds, 1e-3), max_evaluations=most
+    )
     if best is not None:
-      changes |= {"start": best.placement.devices, "order": best.order}
-      changes["continues"] = True
-    task = dataclasses.replace(self._task, **changes)
+      task = dataclasses.replace(
+        task,
+        start=best.placement.devices,
+        order=best.order,
+        continues=True,
+      )
     return [
       dataclasses.replace(
         task,

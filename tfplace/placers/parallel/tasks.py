@@ -9,7 +9,6 @@ import functools
 import importlib
 import io
 import pickle
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +19,10 @@ from tfplace.core.evaluation import Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
-from tfplace.placers.place import place, warm_up
+from tfplace.placers import registry
 from tfplace.placers.parallel.workers import Workers, cancelled_event
+from tfplace.placers.place import place, warm_up
+from tfplace.placers.replan import Start
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.simulate import Simulator
 
@@ -80,25 +81,39 @@ class SearchTask:
     return placer.place(problem, Simulator(problem), budget, self.seed)
 
 
+def as_data(
+  problem: Problem, start: Start | None
+) -> np.ndarray | Mapping[str, str] | None:
+  """Converts a start of `problem` to plain data, as `SearchTask` takes it."""
+  if not isinstance(start, Placement):
+    return start
+  if start.problem.graph is problem.graph:
+    return start.devices
+  return start.assignments
+
+
 def warm_up_workers(
-  workers: Workers, strategy: str, problem: Problem
+  workers: Workers,
+  strategy: str,
+  message_costs: bool,
+  asks_policy: bool,
+  waits: bool = True,
 ) -> None:
   """Compiles a strategy on each worker, outside the budget.
 
-  Loads TensorFlow, too, if this process has it and a policy will run.
+  Args:
+    message_costs: see `warm_up`.
+    asks_policy: load TensorFlow, too, for a policy of `auto`.
+    waits: return when the workers are ready.
   """
-  is_split = problem.graph.num_microbatches > 1
-  loads = is_split and "tensorflow" in sys.modules
-  given = strategy, problem.cluster.has_message_costs, is_split, loads
-  workers.prepare(_warm_up, given)
+  given = strategy, message_costs, asks_policy
+  (workers.prepare if waits else workers.start_preparing)(_warm_up, given)
 
 
-def _warm_up(
-  strategy: str, message_costs: bool, is_split: bool, loads: bool
-) -> None:
-  if loads:
+def _warm_up(strategy: str, message_costs: bool, asks_policy: bool) -> None:
+  if asks_policy or strategy in registry.LEARNED:
     importlib.import_module("tensorflow")
-  warm_up(strategy, message_costs, is_split)
+  warm_up(strategy, message_costs, asks_policy)
   warm_up("annealing", message_costs)
 
 

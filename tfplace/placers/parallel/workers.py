@@ -44,7 +44,8 @@ class Workers:
     self._client = client
     self._is_closed = False
     self._futures: set[Any] = set()
-    self._prepared: set[tuple[str, Any]] = set()
+    # By function and arguments, then by address.
+    self._prepared: dict[tuple[Any, ...], dict[str, Any]] = {}
     self._lock = threading.Lock()
 
   @property
@@ -84,19 +85,28 @@ class Workers:
     self, function: Callable[..., Any], tasks: Sequence[Sequence[Any]]
   ) -> "list[distributed.Future]":
     """Starts `function(*task)` for each task, on the workers in turn."""
-    at = self.addresses or [None]
+    at: Sequence[str | None] = self.addresses or [None]
     return [
       self.submit(function, *task, address=at[i % len(at)])
       for i, task in enumerate(tasks)
     ]
 
-  def prepare(self, function: Callable[..., None], args: Sequence[Any]) -> None:
-    """Runs `function(*args)` once on each worker, at most a minute."""
+  def start_preparing(
+    self, function: Callable[..., None], args: Sequence[Any]
+  ) -> None:
+    """Starts `function(*args)` on each worker that has not begun it."""
     key = (function, *args)
-    new = [a for a in self.addresses if (a, key) not in self._prepared]
-    futures = [self.submit(function, *args, address=a) for a in new]
-    self.results(futures, _START_S)
-    self._prepared |= {(a, key) for a in new}
+    with self._lock:
+      begun = self._prepared.setdefault(key, {})
+    for address in self.addresses:
+      if address not in begun:
+        begun[address] = self.submit(function, *args, address=address)
+
+  def prepare(self, function: Callable[..., None], args: Sequence[Any]) -> None:
+    """Runs `function(*args)` once on each worker, for at most a minute."""
+    self.start_preparing(function, args)
+    key = (function, *args)
+    self.results([*self._prepared[key].values()], _START_S)
 
   def results(
     self, futures: "Sequence[distributed.Future]", limit_s: float | None
@@ -213,7 +223,9 @@ def _client(
 ) -> "Iterator[distributed.Client]":
   _quietly(logging.getLogger("distributed"))
   try:
-    client = distributed.Client(cluster, timeout=_CONNECT_S, set_as_default=False)
+    client = distributed.Client(
+      cluster, timeout=_CONNECT_S, set_as_default=False
+    )
   except (OSError, ValueError, TimeoutError) as error:
     raise TfplaceError(
       f"no Dask scheduler answers at dask={dask!r} ({error}): start one with"

@@ -208,7 +208,9 @@ class Search:
 
     def is_done(chain: Chain) -> bool:
       known = self._chains if budget.is_timed else [chain]
-      return budget.is_cancelled or any(self._scale.is_optimal(other.best_us) for other in known)
+      return budget.is_cancelled or any(
+        self._scale.is_optimal(other.best_us) for other in known
+      )
 
     return is_done
 
