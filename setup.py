@@ -13,6 +13,7 @@ COMMANDS = (
 )
 
 REPORT = ["bokeh>=3.7,<4"]
+DASK = ["distributed>=2025.1,<2027"]
 
 # The version's one place; not imported, for the package may lack NumPy here.
 VERSION = re.findall(
@@ -60,8 +61,8 @@ setuptools.setup(
     # Not together with "train": tf-agents wants an older typing-extensions.
     "exact": ["ortools>=9.15,<10"],
     "report": REPORT,
-    # Evaluation over machines, by the executor of a Dask client.
-    "dask": ["distributed>=2025.1,<2027"],
+    # Searches and training samples on the workers of a Dask cluster.
+    "dask": DASK,
     # Fitting kernel times to measured kernels (benchmarks/gpu).
     "fit": ["lightgbm>=4.6,<5"],
     # The documents as a site: `mkdocs build --strict`.
@@ -72,6 +73,7 @@ setuptools.setup(
     ],
     "test": [
       *REPORT,
+      *DASK,
       "pytest>=9,<10",
       "pytest-timeout>=2.4,<3",
       "pytest-xdist>=3.8,<4",

@@ -6,8 +6,8 @@ import signal
 import threading
 import time
 
+import distributed
 import numpy as np
-import pytest
 
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
@@ -15,9 +15,6 @@ from tfplace.core.problem import Problem
 from tfplace.placers.parallel.evaluator import ExecutorEvaluator
 from tfplace.simulate import Simulator
 
-distributed = pytest.importorskip(
-  "distributed", reason="the extra dask is not installed"
-)
 
 OPS, ROWS, PARTS = 3000, 2400, 12  # a part takes some tenths of a second
 

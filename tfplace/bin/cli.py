@@ -174,9 +174,12 @@ class _Output:
       ) from error
 
 
+_ADDRESSES = {"dask"}  # Flags whose value is an address.
+
+
 def _check_local(values: flags.FlagValues) -> None:
-  """Rejects addresses, which TensorFlow would open by itself."""
-  for flag in values:
+  """Rejects addresses of files, which TensorFlow would open by itself."""
+  for flag in sorted(set(values) - _ADDRESSES):
     value = values[flag].value
     for text in value if isinstance(value, list | tuple) else [value]:
       if isinstance(text, str) and _ADDRESS.match(text):

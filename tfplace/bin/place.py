@@ -17,6 +17,7 @@ from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.placers import registry
+from tfplace.placers.parallel.workers import check_dask
 from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.config import AUTO, SINGLE
@@ -75,6 +76,9 @@ def _define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   sources.define_measure_s_flag(values)
+  sources.define_dask_flag(
+    values, "search with one seed each and exchange their best placements"
+  )
   flags.DEFINE_bool(
     "json",
     False,
@@ -184,6 +188,8 @@ def _check(values: flags.FlagValues) -> None:
       f"--tolerance={values.tolerance:g} is for --strategy={AUTO}; strategy"
       f" {values.strategy!r} gives up no time for less traffic"
     )
+  if values.dask is not None:
+    check_dask(values.dask)
   kind = sources.chosen_source(values, may_choose=True)
   cluster = cli.required(values, "cluster")
   if values.measure_s and not sources.is_live(cluster):
@@ -296,6 +302,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     chooses_recomputation=microbatch_flags.chooses_recomputation(values),
     chooses_offload=microbatch_flags.chooses_offload(values),
     measure=values.measure,
+    dask=values.dask,
   )
 
 

@@ -164,6 +164,18 @@ def define_cluster_flag(
   )
 
 
+def define_dask_flag(values: flags.FlagValues, what: str) -> None:
+  """Adds `--dask`; `what` is the work that its workers do."""
+  flags.DEFINE_string(
+    "dask",
+    None,
+    f"Address of a Dask scheduler, such as tcp://10.0.0.1:8786, whose workers"
+    f" {what}; or local to start workers on this machine. Needs"
+    " tfplace[dask].",
+    flag_values=values,
+  )
+
+
 def define_measure_s_flag(values: flags.FlagValues) -> None:
   """Adds `--measure_s`."""
   flags.DEFINE_float(

@@ -59,6 +59,7 @@ def place_model(
   offload: str = NONE,
   order: str = ARRIVAL,
   check: bool = True,
+  dask: str | None = None,
 ) -> ModelT:
   """Places a Keras 3 model's ops and variables on devices.
 
@@ -110,6 +111,8 @@ def place_model(
       in memory only by rank.
     check: whether to run a microbatched step and the whole step once on this
       host and compare loss, metrics and updates.
+    dask: address of a Dask scheduler whose workers search, or "local" to start
+      workers on this machine; None searches in this process.
 
   Returns:
     `model`.
@@ -138,6 +141,7 @@ def place_model(
     chooses_recomputation=recompute == AUTO,
     chooses_offload=offload == AUTO,
     compare=check,
+    dask=dask,
   )
   if placement is None:
     request = planning.make_request(
@@ -155,6 +159,7 @@ def place_model(
       max_memory=max_memory,
       keep_together=keep_together,
       costs=costs,
+      dask=dask,
       **{"microbatches='auto'": is_auto(microbatches)},
       **{"recompute='auto'": recompute == AUTO},
       **{"offload='auto'": offload == AUTO},
@@ -186,6 +191,7 @@ def plan_model(
   order: str = ARRIVAL,
   init_placement: PlanLike | None = None,
   check: bool = True,
+  dask: str | None = None,
 ) -> Plan:
   """Plans a placement of a Keras 3 model without applying it.
 
@@ -217,6 +223,7 @@ def plan_model(
       `place_model` accepts as `placement`. Missing devices and ops are
       replaced by others. Not allowed where a step variant is chosen ("auto").
     check: see `place_model`.
+    dask: see `place_model`.
 
   Returns:
     The plan, to be applied with `place_model(model, placement=plan)`.
@@ -272,6 +279,7 @@ def plan_model(
     chooses_recomputation=recompute == AUTO,
     chooses_offload=offload == AUTO,
     compare=check,
+    dask=dask,
   )
   request = planning.make_request(
     cluster,

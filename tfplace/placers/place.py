@@ -81,6 +81,7 @@ def place(
   if init_placement is not None:
     registry.check_accepts_start(strategy)
 
+  get_placer(strategy, policy)  # Reject invalid arguments before compiling.
   if dask is not None:
     return _place_on_dask(
       problem,
@@ -104,7 +105,6 @@ def place(
     judge = _simulator(ordered) if evaluator is None else evaluator
     return placer.place(ordered, judge, budget, seed)
 
-  get_placer(strategy, policy)  # Reject invalid arguments before compiling.
   if evaluator is None:
     check_memory(problem)
   is_split = problem.graph.num_microbatches > 1

@@ -17,6 +17,7 @@ from tfplace.core.progress import Progress, silent
 from tfplace.cost.measured_costs import noise_of
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
+from tfplace.placers.parallel.workers import check_dask
 
 if TYPE_CHECKING:
   from tfplace.placers.parallel.workers import Workers
@@ -121,6 +122,8 @@ class PlanConfig:
     check_count("seed", self.seed, 0)
     orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
     self.microbatches.check()
+    if self.dask is not None:
+      check_dask(self.dask)
 
 
 class ShowStage(Protocol):

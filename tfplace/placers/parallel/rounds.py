@@ -74,10 +74,10 @@ def place_on_workers(
   if registry.STRATEGIES[task.strategy].is_classical:
     return task.run(problem)
   graph, cluster = problem.graph, problem.cluster
+  number = number or max(1, len(workers.addresses))
   # A policy runs where it would run here: TensorFlow takes seconds to load.
   asks = graph.num_microbatches > 1 and "tensorflow" in sys.modules
   warm_up_workers(workers, task.strategy, cluster.has_message_costs, asks)
-  number = number or max(1, len(workers.addresses))
   config, is_auto = AutoConfig(), task.strategy == "auto" and number > 1
   budget = Budget(task.seconds, task.max_evaluations)
   kept, kept_s = config.kept(budget, graph) if is_auto else (0, 0.0)
@@ -200,8 +200,7 @@ class ParallelSearch:
     """Runs the tasks of a round; returns what was found in time."""
     began_s = time.perf_counter() - self._began
     futures = self._workers.submit_each(
-      run_search,
-      [(self._content, task, self._workers.token) for task in tasks],
+      run_search, [(self._content, task) for task in tasks]
     )
     limit_s = None
     if tasks[0].max_evaluations is None:

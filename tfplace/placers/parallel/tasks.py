@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.budget import Budget, cancelled_by
+from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.parallel.workers import Workers, cancelled_event
+from tfplace.placers.parallel.workers import Workers, ended_with_task
 from tfplace.placers.place import place, warm_up
 from tfplace.placers.replan import Start
 from tfplace.placers.search.annealing import AnnealingPlacer
@@ -133,19 +133,15 @@ def unpack_problem(content: bytes) -> Problem:
   return pickle.loads(content)
 
 
-def run_search(content: bytes, task: SearchTask, token: str) -> bytes:
-  """Runs a search on a worker.
-
-  Args:
-    content: the problem by `pack_problem`.
-    token: session, see `workers.cancelled_event`.
+def run_search(content: bytes, task: SearchTask) -> bytes:
+  """Runs a search on a worker, of a problem by `pack_problem`.
 
   Returns:
     The result or its error, for `unpack_result`.
   """
   problem = unpack_problem(content)
   try:
-    with cancelled_by(cancelled_event(token)):
+    with ended_with_task():
       found: Result | TfplaceError = task.run(problem)
   except TfplaceError as error:
     found = error

@@ -6,23 +6,24 @@ one, and restarts local workers.
 
 import concurrent.futures
 import contextlib
+import importlib.util
 import logging
 import math
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tfplace
-from tfplace.errors import TfplaceError
+from tfplace.core.budget import cancelled_by
+from tfplace.errors import TfplaceError, shown
 
 if TYPE_CHECKING:
   import distributed
 
 LOCAL = "local"  # Workers on this machine, for this process only.
-_CONNECT_S = 20.0  # For an answer of the scheduler.
+_CONNECT_S = 10.0  # For an answer of the scheduler.
 _START_S = 60.0  # For the first worker.
 _POLL_S = 0.5  # Between two looks at tasks.
 _ALONE_S = 15.0  # Without any worker, until tasks are given up.
@@ -34,13 +35,9 @@ class Workers:
 
   Args:
     client: Dask client of the cluster; the caller closes it.
-
-  Attributes:
-    token: Name of this session on the workers, see `cancelled_event`.
   """
 
   def __init__(self, client: "distributed.Client") -> None:
-    self.token = uuid.uuid4().hex
     self._client = client
     self._is_closed = False
     self._futures: set[Any] = set()
@@ -161,21 +158,51 @@ class Workers:
       self._is_closed = True
       futures = list(self._futures)
     with contextlib.suppress(Exception):  # The scheduler may be gone.
-      self._client.run(_cancel, self.token, on_error="ignore", wait=False)
       self._client.cancel(futures, force=True)
 
 
-# Sessions with tasks in this worker process, and whether they are cancelled.
-_sessions: dict[str, threading.Event] = {}
+@contextlib.contextmanager
+def ended_with_task() -> Iterator[None]:
+  """On a worker: ends budgets in this context once nobody waits for the task.
+
+  That is so if the task is cancelled, or its client is gone: Dask drops the
+  result of a task that runs, but does not interrupt it.
+  """
+  import distributed
+
+  worker = distributed.get_worker()
+  key = worker.get_current_task()
+  unwanted, done = threading.Event(), threading.Event()
+
+  def watch() -> None:
+    while not done.wait(_POLL_S):
+      task = worker.state.tasks.get(key)
+      if task is None or task.state == "cancelled":
+        unwanted.set()
+        return
+
+  thread = threading.Thread(target=watch, daemon=True)
+  thread.start()
+  try:
+    with cancelled_by(unwanted):
+      yield
+  finally:
+    done.set()
+    thread.join()
 
 
-def cancelled_event(token: str) -> threading.Event:
-  """Returns, on a worker, the event that is set when a session ends."""
-  return _sessions.setdefault(token, threading.Event())
-
-
-def _cancel(token: str) -> None:
-  cancelled_event(token).set()
+def check_dask(dask: str) -> None:
+  """Raises TfplaceError if an address is no text, or Dask is not installed."""
+  if not (isinstance(dask, str) and dask):
+    raise TfplaceError(
+      f"dask is {shown(dask)}; it must be the address of a Dask scheduler, such"
+      f" as 'tcp://10.0.0.1:8786', or {LOCAL!r}"
+    )
+  if importlib.util.find_spec("distributed") is None:
+    raise TfplaceError(
+      f"dask={dask!r} needs the package distributed, which is not installed:"
+      " pip install 'tfplace[dask]'"
+    )
 
 
 @contextlib.contextmanager
@@ -192,36 +219,40 @@ def opened_workers(dask: str) -> Iterator[Workers]:
     TfplaceError: Dask is not installed, the scheduler does not answer, or its
       workers lack this version of tfplace.
   """
-  try:
-    import distributed
-  except ImportError as error:
-    raise TfplaceError(
-      f"dask={dask!r} needs the package distributed, which is not installed:"
-      " pip install 'tfplace[dask]'"
-    ) from error
+  check_dask(dask)
+  import dask.config as dask_config
+  import distributed
+
   with contextlib.ExitStack() as stack:
-    stack.callback(_quietly, logging.getLogger("distributed"))
+    # Problems of megabytes are sent on purpose.
+    unlimited = {"distributed.admin.large-graph-warning-threshold": "1TB"}
+    stack.enter_context(dask_config.set(unlimited))
+    stack.enter_context(_quiet(logging.getLogger("distributed")))
+    cluster: Any = dask
     if dask == LOCAL:
-      cluster: Any = stack.enter_context(_local_cluster())
-    else:
-      cluster = dask
+      cluster = stack.enter_context(_local_cluster())
     client = stack.enter_context(_client(distributed, cluster, dask))
     workers = Workers(client)
     stack.callback(workers.close)
-    _check_versions(client, dask)
+    _check_workers(client, dask)
     yield workers
 
 
-def _quietly(logger: logging.Logger) -> None:
+@contextlib.contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
   """Silences what Dask logs when connections close."""
+  before = logger.level
   logger.setLevel(logging.CRITICAL)
+  try:
+    yield
+  finally:
+    logger.setLevel(before)
 
 
 @contextlib.contextmanager
 def _client(
   distributed: Any, cluster: Any, dask: str
 ) -> "Iterator[distributed.Client]":
-  _quietly(logging.getLogger("distributed"))
   try:
     client = distributed.Client(
       cluster, timeout=_CONNECT_S, set_as_default=False
@@ -254,26 +285,28 @@ def _local_cluster() -> "distributed.SpecCluster":
     "cls": subprocess.SubprocessWorker,
     "options": {"worker_class": "distributed.Nanny", "worker_kwargs": options},
   }
-  number = max(1, _num_cores() // 2)
   return distributed.SpecCluster(
-    workers=dict.fromkeys(range(number), worker),
+    workers=dict.fromkeys(range(_num_local()), worker),
     worker=worker,
     scheduler={
       "cls": distributed.Scheduler,
-      "options": {"host": "127.0.0.1", "port": 0, "dashboard": False},
+      "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"},
     },
     silence_logs=logging.CRITICAL,
     name="tfplace",
   )
 
 
-def _num_cores() -> int:
-  return len(os.sched_getaffinity(0))
+def _num_local() -> int:
+  """Returns the number of local workers; a search has two threads."""
+  return max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-def _check_versions(client: "distributed.Client", dask: str) -> None:
+def _check_workers(client: "distributed.Client", dask: str) -> None:
+  """Waits for workers (all local ones) and compares versions."""
+  number = _num_local() if dask == LOCAL else 1
   try:
-    client.wait_for_workers(1, timeout=_START_S)
+    client.wait_for_workers(number, timeout=_START_S)
   except TimeoutError as error:
     raise TfplaceError(
       f"the Dask scheduler at dask={dask!r} has no workers: start them with"

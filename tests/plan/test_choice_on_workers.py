@@ -1,0 +1,105 @@
+"""The choice of a step variant with searches on Dask workers."""
+
+import dataclasses
+
+import pytest
+
+from tests.plan.test_memory_savers import Step as MemoryStep
+from tests.plan.test_microbatch_choice import Step
+from tests.testing.dask_workers import two_workers
+from tfplace import plan
+from tfplace.core import Problem
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.placers.parallel.workers import opened_workers
+from tfplace.plan import PlanConfig, make_plan
+from tfplace.plan.microbatches import choose_variant
+
+CONFIG = PlanConfig(budget_s=3.0, chooses_microbatches=True)
+
+
+@pytest.fixture(scope="module")
+def address():
+  with two_workers() as (found, _):
+    yield found
+
+
+@pytest.fixture(scope="module")
+def workers(address):
+  with opened_workers(address) as opened:
+    yield opened
+
+
+def chosen(step, workers, **changes):
+  config = dataclasses.replace(CONFIG, workers=workers, **changes)
+  return choose_variant(step, config)[0]
+
+
+def test_workers_split_a_step_of_much_work_as_one_process_does(workers):
+  # Two devices: 1000 us whole, 502 in two parts, and no less in more of them.
+  found = chosen(Step(), workers)
+  assert found.choice.microbatches == MicrobatchConfig(2)
+  assert found.best.evaluation.step_time_us == 502.0
+  assert found.best.placement.problem is found.problem
+  assert all(trial.seconds >= 0 for trial in found.choice.trials)
+
+
+def test_workers_begin_the_next_number_before_one_is_judged(workers):
+  """Two at once, so 4 is opened though 2 is as bad as in one process."""
+  step = Step(work_us=10.0, overhead_us=100.0)
+  found = chosen(step, workers)
+  assert found.choice.microbatches.is_whole
+  assert [k for k, _ in step.opened] == [1, 2, 4]
+
+
+def test_workers_find_what_fits_in_memory(workers):
+  step = Step(activation=100.0, memory=60.0, devices=1)
+  found = chosen(step, workers)
+  assert found.choice.microbatches == MicrobatchConfig(2, 1)
+  assert found.choice.trials[0].why == "does not fit in memory"
+
+
+def test_workers_recompute_where_memory_is_short(workers):
+  found = chosen(
+    MemoryStep(memory=80.0),
+    workers,
+    chooses_microbatches=False,
+    chooses_recomputation=True,
+  )
+  assert not found.choice.microbatches.recompute.is_none
+
+
+def test_workers_say_why_nothing_is_placed(workers):
+  step = Step(activation=1e4, memory=60.0, devices=1)
+  with pytest.raises(InfeasibleError, match="fit in up to 16 microbatches"):
+    chosen(step, workers)
+  with pytest.raises(TfplaceError, match="'hybrid' needs four devices"):
+    chosen(Step(), workers, strategy="hybrid")
+
+
+class StepSource:
+  """Source of a step that is planned whole."""
+
+  training = True
+  suggests_microbatches = False
+
+  def open(self, microbatches, show):
+    del show
+    return Step()(microbatches)
+
+  def compare(self, variant, microbatches, show):
+    raise NotImplementedError
+
+
+def test_planner_opens_the_workers_of_its_settings(address):
+  stages = plan.Stages()
+  config = PlanConfig(budget_s=1.0, dask=address, microbatches=WHOLE)
+  found = make_plan(StepSource(), config, stages)
+  assert "starting" in stages.seconds
+  assert isinstance(found.placement.problem, Problem)
+  assert found.evaluation.step_time_us == 1001.0
+
+
+def test_settings_reject_an_address_that_is_no_text():
+  with pytest.raises(TfplaceError, match="dask is 5; it must be"):
+    PlanConfig(dask=5).check()
