@@ -15,7 +15,6 @@ from tfplace.core.problem import Problem
 from tfplace.placers.parallel.evaluator import ExecutorEvaluator
 from tfplace.simulate import Simulator
 
-
 OPS, ROWS, PARTS = 3000, 2400, 12  # a part takes some tenths of a second
 
 

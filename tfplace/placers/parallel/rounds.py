@@ -8,7 +8,6 @@ time: a worker that was lost costs one task.
 import dataclasses
 import math
 import sys
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -106,6 +105,9 @@ class ParallelSearch:
     task: what one process would do; its start, seed and limits are those of
       the whole search. A limit of evaluations is divided among the workers.
     number: searches per round, such as the number of workers.
+
+  Attributes:
+    budget: Budget of the whole search, whose clock runs from the start.
   """
 
   def __init__(
@@ -122,7 +124,7 @@ class ParallelSearch:
     self._number = number
     self._config = config or RoundsConfig()
     self._content = pack_problem(problem)
-    self._began = time.perf_counter()
+    self.budget = Budget(task.seconds, task.max_evaluations)
     self._results: list[Result] = []
     self._points: list[HistoryPoint] = []
     self._failure: TfplaceError | None = None
@@ -139,14 +141,13 @@ class ParallelSearch:
     strategy = registry.STRATEGIES[self._task.strategy]
     if strategy.accepts_start and self._number > 1:
       shares = self._config.shares
-    budget = Budget(self._task.seconds, self._task.max_evaluations)
     best: Result | None = None
     ends = np.cumsum(shares) / sum(shares)
     for number, (share, end) in enumerate(zip(shares, ends, strict=True)):
+      budget = self.budget
       seconds = budget.left_s - (1.0 - end) * budget.seconds
-      if (
-        best is not None and seconds < self._config.least_s and budget.is_timed
-      ):
+      is_short = budget.is_timed and seconds < self._config.least_s
+      if best is not None and is_short:
         continue
       found = self._round(number, self._tasks(number, share, seconds, best))
       best = self._better(found, best)
@@ -198,15 +199,12 @@ class ParallelSearch:
 
   def _round(self, number: int, tasks: Sequence[SearchTask]) -> list[Result]:
     """Runs the tasks of a round; returns what was found in time."""
-    began_s = time.perf_counter() - self._began
+    began_s = self.budget.seconds - self.budget.left_s
     futures = self._workers.submit_each(
       run_search, [(self._content, task) for task in tasks]
     )
-    limit_s = None
-    if tasks[0].max_evaluations is None:
-      config, seconds = self._config, tasks[0].seconds
-      limit_s = seconds * (1 + config.late_share) + config.late_s
     found = []
+    limit_s = self._limit_s(tasks[0])
     for content in self._workers.results(futures, limit_s):
       try:
         result = unpack_result(content, self._problem)
@@ -220,6 +218,12 @@ class ParallelSearch:
       ]
     self._results += found
     return found
+
+  def _limit_s(self, task: SearchTask) -> float | None:
+    """Returns the seconds after which the tasks of a round are late."""
+    if task.max_evaluations is not None:
+      return None
+    return task.seconds * (1 + self._config.late_share) + self._config.late_s
 
   def _better(
     self, found: Sequence[Result], best: Result | None
@@ -255,7 +259,7 @@ class ParallelSearch:
       best,
       strategy=first.strategy,
       history=improvements(self._points),
-      seconds=time.perf_counter() - self._began,
+      seconds=self.budget.seconds - self.budget.left_s,
       evaluations=sum(result.evaluations for result in self._results),
       tried=_best_of_each(self._results, first.strategy),
       skipped=first.skipped,
