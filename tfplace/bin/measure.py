@@ -13,8 +13,8 @@ from tfplace.bin import cli, guarded, outputs, sources, tasks
 _NAME = "tfplace-measure"
 _DESCRIPTION = (
   "Runs a placed graph on the real devices of --cluster (workers:N, gpus, a"
-  " hosts file or a cluster resolver), times its steps after a warm-up, and writes the measured"
-  " evaluation."
+  " hosts file or a cluster resolver), times its steps after a warm-up, and"
+  " writes the measured evaluation."
 )
 
 
