@@ -62,6 +62,8 @@ setuptools.setup(
     "report": REPORT,
     # Evaluation over machines, by the executor of a Dask client.
     "dask": ["distributed>=2025.1,<2027"],
+    # --cluster=kubernetes lists the pods of a job.
+    "kubernetes": ["kubernetes>=30,<38"],
     # Fitting kernel times to measured kernels (benchmarks/gpu).
     "fit": ["lightgbm>=4.6,<5"],
     # The documents as a site: `mkdocs build --strict`.
