@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace import bounds, core, formats
-from tfplace.bin import cli, guarded, outputs, sources
+from tfplace.bin import cli, guarded, outputs, sources, tasks
 
+_NAME = "tfplace-measure"
 _DESCRIPTION = (
-  "Runs a placed graph on the real devices of --cluster (workers:N, gpus or"
-  " a hosts file), times its steps after a warm-up, and writes the measured"
-  " evaluation."
+  "Runs a placed graph on the real devices of --cluster (workers:N, gpus, a"
+  " hosts file or a cluster resolver), times its steps after a warm-up, and"
+  " writes the measured evaluation."
 )
 
 
@@ -60,13 +61,17 @@ def _check(values: flags.FlagValues) -> None:
   cluster = cli.required(values, "cluster")
   if not sources.is_live(cluster):
     raise cli.UsageError(
-      f"--cluster={cluster} has no real devices; use workers:N, gpus or a"
-      " tfplace.hosts.v1 file"
+      f"--cluster={cluster} has no real devices; use workers:N, gpus, a"
+      " tfplace.hosts.v1 file, tf_config, slurm or kubernetes"
     )
   cli.required(values, "placement")
 
 
 def _main(values: flags.FlagValues) -> None:
+  tasks.run(_NAME, values, _measure)
+
+
+def _measure(values: flags.FlagValues) -> None:
   _check(values)
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
@@ -124,9 +129,7 @@ def _beside_bound(evaluation: core.Evaluation) -> str:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return guarded.run_command(
-    "tfplace-measure", _DESCRIPTION, _define, _main, argv
-  )
+  return guarded.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

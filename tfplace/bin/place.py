@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import core, formats, placers
-from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources
+from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources, tasks
 from tfplace.core import colocation
 from tfplace.core import order as orders
 from tfplace.core.cluster import with_max_memory
@@ -28,6 +28,7 @@ from tfplace.plan.variants import VariantChoice
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
 
+_NAME = "tfplace-place"
 _DESCRIPTION = (
   "Finds a device for every op of a model's step, prints its predicted step"
   " time (with --measure also the measured one) beside the baselines, and"
@@ -203,12 +204,16 @@ def _check(values: flags.FlagValues) -> None:
     raise cli.UsageError("--measure needs a TensorFlow model, not --graph")
   if not sources.is_live(cluster):
     raise cli.UsageError(
-      "--measure needs real devices (workers:N, gpus or a tfplace.hosts.v1"
-      f" file), not {cluster!r}"
+      "--measure needs real devices (workers:N, gpus, a tfplace.hosts.v1"
+      f" file, tf_config, slurm or kubernetes), not {cluster!r}"
     )
 
 
 def _main(values: flags.FlagValues) -> None:
+  tasks.run(_NAME, values, _place)
+
+
+def _place(values: flags.FlagValues) -> None:
   _check(values)
   with sources.opened_cluster(values) as (described, devices):
     source = _FlagSource(values, _limited(values, described), devices)
@@ -373,9 +378,7 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return guarded.run_command(
-    "tfplace-place", _DESCRIPTION, _define, _main, argv
-  )
+  return guarded.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tfplace import bounds, core
 from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
 from tfplace.learned import training_process
+from tfplace.measure.remote import resolvers
 from tfplace.placers import LEARNED
 from tfplace.plan import Stages, live_step
 
@@ -167,6 +168,12 @@ def _check(values: flags.FlagValues) -> None:
   training_graphs.check_microbatches(values)
   _check_strategy(values)
   live = [name for name in values.cluster if sources.is_live(name)]
+  resolved = [name for name in live if resolvers.is_resolver(name)]
+  if resolved:
+    raise cli.UsageError(
+      f"--cluster={resolved[0]}: the tasks of a job do not train together; use"
+      " workers:N, gpus, or a tfplace.hosts.v1 file of workers"
+    )
   if values.reward == "measure":
     _check_measured(values, live)
   elif live:

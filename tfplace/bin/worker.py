@@ -5,19 +5,21 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace.bin import cli
-from tfplace.measure.local import host
+from tfplace.bin import cli, tasks
 from tfplace.measure.remote import serving, workers
+from tfplace.measure.remote import tasks as remote_tasks
 
+_NAME = "tfplace-worker"
 _DESCRIPTION = (
   "Starts one TensorFlow worker, prints its address in one line, and serves"
   " until SIGTERM or SIGINT. Name the addresses of all workers in a"
   " tfplace.hosts.v1 file, and pass it to tfplace-place or tfplace-measure as"
-  " --cluster. WARNING: TensorFlow's protocol has no authentication and no"
-  " encryption. Anyone who reaches the port can run any TensorFlow op as this"
-  " user, including ops that read and write files. Bind to loopback (and"
-  " connect machines by SSH tunnels), or to a network in which every host is"
-  " trusted, but never to an address that the Internet can reach."
+  " --cluster. With --cluster=tf_config, slurm or kubernetes, every task of a"
+  " job finds its own address. WARNING: TensorFlow's protocol has no"
+  " authentication and no encryption. Anyone who reaches the port can run any"
+  " TensorFlow op as this user, including ops that read and write files. Bind"
+  " to loopback (and connect machines by SSH tunnels), or to a network in which"
+  " every host is trusted, but never to an address that the Internet can reach."
 )
 
 
@@ -26,6 +28,13 @@ def _define(values: flags.FlagValues) -> None:
     "bind",
     "127.0.0.1:2222",
     "host:port to listen on; port 0 selects a free port.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "cluster",
+    None,
+    "Cluster resolver that gives the address to listen on, instead of --bind:"
+    " tf_config, slurm, slurm:PORT, kubernetes or kubernetes:LABEL=VALUE.",
     flag_values=values,
   )
   flags.DEFINE_integer(
@@ -41,33 +50,48 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _main(values: flags.FlagValues) -> None:
-  name, port = workers.split_address(values.bind, any_port=True)
-  if not host.resolve(name).is_loopback:
-    print(
-      f"tfplace-worker: anyone who reaches {values.bind} can run TensorFlow"
-      " ops as this user, without a password",
-      file=sys.stderr,
-      flush=True,
-    )
+  bind = _bind(values)
+  name, port = workers.split_address(bind, any_port=True)
+  tasks.warn_if_exposed(_NAME, bind)
   server = serving.Server(name, port, values.threads, values.gpus)
-  serving.serve(server, _say_ready, _say_dead)
+  serving.serve(server, _say_ready, lambda how: tasks.say_dead(_NAME, how))
+
+
+def _bind(values: flags.FlagValues) -> str:
+  """Returns the value of `--bind`, or this task's address in `--cluster`.
+
+  Raises:
+    TfplaceError: both flags are given, or the task has no address.
+  """
+  if not values.cluster:
+    return str(values.bind)
+  if values["bind"].present:
+    raise cli.UsageError(
+      f"--bind={values.bind} and --cluster={values.cluster} both give the"
+      " address to listen on; leave one out"
+    )
+  task = tasks.find(values)
+  if task is None:
+    raise cli.UsageError(
+      f"--cluster={values.cluster} is no cluster resolver (tf_config, slurm or"
+      " kubernetes); give --bind=HOST:PORT"
+    )
+  if task.own is None:
+    raise cli.UsageError(
+      "TF_CONFIG names no task of its cluster for this process, so there is no"
+      ' address to listen on; add "task": {"type": "worker", "index": 0}'
+    )
+  remote_tasks.check_reachable(task)
+  return task.own.address
 
 
 def _say_ready(address: str) -> None:
-  print(f"tfplace-worker: serving on {address}", flush=True)
-
-
-def _say_dead(how: str) -> None:
-  print(
-    f"tfplace-worker: the server {how}; starting it again",
-    file=sys.stderr,
-    flush=True,
-  )
+  print(f"{_NAME}: serving on {address}", flush=True)
 
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return cli.run_command("tfplace-worker", _DESCRIPTION, _define, _main, argv)
+  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from tfplace.extraction.traced import TracedStep
 from tfplace.measure import harness
 from tfplace.measure.calibrate import calibration, profiling
 from tfplace.measure.local import devices, runtime
-from tfplace.measure.remote import hosts, workers
+from tfplace.measure.remote import hosts, resolvers, tasks, workers
 
 
 class OpenCluster:
@@ -89,7 +89,8 @@ def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
 
   Args:
     name: "workers:N", "gpus" (all GPUs of this host), "gpus:N" (its first GPU
-      as N logical GPUs), or the path of a tfplace.hosts.v1 file.
+      as N logical GPUs), the path of a tfplace.hosts.v1 file, or the name of a
+      cluster resolver: see `resolvers.resolve`.
     **options: options of `WorkerCluster`, `LocalDevices` or `HostCluster`.
 
   Raises:
@@ -111,8 +112,14 @@ def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:
     return devices.WorkerCluster(int(number), **options)
   if workers.is_hosts_file(name):
     return hosts.HostCluster(workers.load_hosts(name), **options)
+  if resolvers.is_resolver(name):
+    task = resolvers.resolve(name)
+    # Tasks start together, and workers that run already need no time.
+    wait_s = 0.0 if task.index is None else tasks.START_S
+    return hosts.HostCluster(task.hosts, wait_s=wait_s, **options)
   raise MeasurementError(
     f"cluster {shown(name)} cannot be measured on; choose workers:N, gpus"
-    " (all of this host), gpus:N (one GPU as N logical ones), or a"
-    f" {workers.FORMAT} file"
+    " (all of this host), gpus:N (one GPU as N logical ones), a"
+    f" {workers.FORMAT} file, {', '.join(resolvers.NAMES[:-1])} or"
+    f" {resolvers.NAMES[-1]}"
   )

@@ -1,8 +1,8 @@
 """Clusters by user-given name.
 
 Presets and cluster files require no device. `local_devices` describes this
-process's logical devices. "workers:N", "gpus" and host files name devices that
-`tfplace.measure` starts.
+process's logical devices. "workers:N", "gpus", hosts files and cluster
+resolvers name devices that `tfplace.measure` starts.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.core.cluster import Cluster
+from tfplace.errors import FormatError, shown
 from tfplace.formats import cluster as cluster_format
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ def find_cluster(cluster: ClusterLike | None) -> Cluster:
     FormatError: the preset is unknown, the file is invalid, or the argument
       has another type.
   """
+  if isinstance(cluster, str) and _names_devices(cluster):
+    raise FormatError(
+      f"cluster {shown(cluster)} names running devices; a preset or a"
+      " tfplace.cluster.v1 file describes devices"
+    )
   if cluster is not None:
     return cluster_format.find_cluster(cluster)
   from tfplace.plan import local_devices  # This import loads TensorFlow.
@@ -42,8 +48,14 @@ def is_live(name: str) -> bool:
   """Returns whether a name refers to running devices, local or remote."""
   from tfplace.measure.remote import workers
 
-  kind = name.partition(":")[0]
-  return kind in ("gpus", "workers") or workers.is_hosts_file(name)
+  return _names_devices(name) or workers.is_hosts_file(name)
+
+
+def _names_devices(name: str) -> bool:
+  from tfplace.measure.remote import resolvers
+
+  local = name.partition(":")[0] in ("gpus", "workers")
+  return local or resolvers.is_resolver(name)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Devices of workers on several machines, started by `tfplace-worker`.
+"""Devices of workers on several machines, started by tfplace commands.
 
 Sessions run on the first worker; the time of the request is not counted.
 """
@@ -32,19 +32,21 @@ class HostCluster(runtime.Runtime):
   Args:
     hosts: the workers; they must reach each other by the same addresses.
     startup_timeout_s: timeout for the answers of all workers.
+    wait_s: seconds in which the workers may still start.
   """
 
   def __init__(
     self,
     hosts: workers.Hosts,
     startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
+    wait_s: float = 0.0,
   ) -> None:
     super().__init__(startup_timeout_s)
     self._hosts = hosts
     self._devices: dict[str, float] = {}  # name -> memory
     self._worker_of: dict[str, workers.Worker] = {}
     self._incarnations: list[int] = []  # by worker
-    self._back_by = 0.0
+    self._back_by = time.monotonic() + wait_s
     self._empty_us: dict[str, float] = {}  # by device
 
   @property

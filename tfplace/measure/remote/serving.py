@@ -6,6 +6,8 @@ The server is a child process, restarted on the same port if it dies.
 import contextlib
 import dataclasses
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -56,19 +58,75 @@ def serve(
     MeasurementError: the address cannot be served.
     ChildError: the server does not start.
   """
-  address = host.resolve(server.host)
-  shown = f"[{address}]" if address.version == 6 else str(address)
-  with (
-    _ended_by_signals() as signals,
-    host.held(str(address), server.port) as port,
-  ):
-    config = _config(server, str(address), port)
+  with _ended_by_signals() as signals, _held(server) as (shown, config):
     while True:
-      with _child(config, signals) as child:
-        on_ready(f"{shown}:{port}")
+      with _child(config, signals.deferred) as child:
+        _await_up(child)
+        on_ready(shown)
         connection.wait([child.connection])  # readable only at its end
         time.sleep(_BETWEEN_STARTS_S)  # the exit code follows a moment later
         on_death(child.death() or "closed its connection")
+
+
+@contextlib.contextmanager
+def served(server: Server, on_death: Callable[[str], None]) -> Iterator[None]:
+  """Serves in the background; entered once the server is up.
+
+  Args:
+    on_death: called in another thread with the cause of death before each
+      restart.
+
+  Raises:
+    MeasurementError: the address cannot be served.
+    ChildError: the server does not start.
+  """
+  ours, theirs = socket.socketpair()
+  with ours, theirs, _held(server) as (_, config), contextlib.ExitStack() as up:
+    child = up.enter_context(_child(config, contextlib.nullcontext))
+    _await_up(child)
+    keeper = threading.Thread(
+      target=_keep_up,
+      args=(child, config, theirs, on_death),
+      name="tfplace-served",
+      daemon=True,
+    )
+    keeper.start()
+    try:
+      yield
+    finally:
+      ours.close()
+      keeper.join()
+
+
+def _keep_up(
+  child: runtime.Child,
+  config: messages.ChildConfig,
+  end: socket.socket,
+  on_death: Callable[[str], None],
+) -> None:
+  """Restarts a dead server until the other side of `end` closes."""
+  with contextlib.ExitStack() as stack:
+    while True:
+      # A server's connection is readable when it is up, and at its end.
+      if end in connection.wait([child.connection, end]):
+        return
+      with contextlib.suppress(EOFError, OSError):
+        child.connection.recv()
+        continue
+      if end in connection.wait([end], _BETWEEN_STARTS_S):
+        return
+      on_death(child.death() or "closed its connection")
+      stack.close()
+      child = stack.enter_context(_child(config, contextlib.nullcontext))
+
+
+@contextlib.contextmanager
+def _held(server: Server) -> Iterator[tuple[str, messages.ChildConfig]]:
+  """Reserves the port; yields host:port and the server's configuration."""
+  address = host.resolve(server.host)
+  with host.held(str(address), server.port) as port:
+    shown = f"[{address}]" if address.version == 6 else str(address)
+    yield f"{shown}:{port}", _config(server, str(address), port)
 
 
 def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
@@ -87,16 +145,20 @@ def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
 
 @contextlib.contextmanager
 def _child(
-  config: messages.ChildConfig, signals: "_Signals"
+  config: messages.ChildConfig,
+  uninterrupted: Callable[[], contextlib.AbstractContextManager[None]],
 ) -> Iterator[runtime.Child]:
   with contextlib.ExitStack() as stack:
-    with signals.deferred():  # otherwise a signal could leave it running
+    with uninterrupted():  # otherwise a signal could leave it running
       child = runtime.Child("the server", config)
       stack.callback(child.kill)
-    runtime.receive(
-      child, [child], runtime.STARTUP_TIMEOUT_S, "starting the server"
-    )
     yield child
+
+
+def _await_up(child: runtime.Child) -> None:
+  runtime.receive(
+    child, [child], runtime.STARTUP_TIMEOUT_S, "starting the server"
+  )
 
 
 class _Signals:

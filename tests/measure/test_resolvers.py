@@ -1,0 +1,273 @@
+"""Cluster resolvers: workers, the own one, and what broken variables say."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from tests.testing import task_commands
+from tfplace.bin import estimate, measure, simulate, train
+from tfplace.errors import MeasurementError
+from tfplace.measure.local import host
+from tfplace.measure.remote import pods, resolvers, tasks, workers
+
+AB = ["a:1", "b:2"]
+FIRST = {"type": "worker", "index": 0}
+
+
+def set_tf_config(monkeypatch, value):
+  text = value if isinstance(value, str) else json.dumps(value)
+  monkeypatch.setenv("TF_CONFIG", text)
+
+
+def set_slurm(monkeypatch, **variables):
+  for name, value in (task_commands.slurm(0, 2) | variables).items():
+    monkeypatch.setenv(name, value)
+
+
+def addresses(task):
+  return [worker.address for worker in task.hosts.workers]
+
+
+@pytest.mark.parametrize(
+  ("cluster", "task", "found", "index"),
+  [
+    ({"worker": AB}, {"type": "worker", "index": 1}, AB, 1),
+    ({"worker": AB}, None, AB, None),
+    ({"worker": AB}, {"type": "chief", "index": 0}, AB, None),
+    # A chief of the cluster is its first worker.
+    ({"worker": AB, "chief": ["c:3"]}, FIRST, ["c:3", *AB], 1),
+    ({"worker": AB, "chief": ["c:3"]}, {"type": "chief", "index": 0}, None, 0),
+  ],
+)
+def test_tf_config_gives_workers_and_the_own_one(
+  monkeypatch, cluster, task, found, index
+):
+  set_tf_config(
+    monkeypatch, {"cluster": cluster} | ({"task": task} if task else {})
+  )
+  task = resolvers.resolve("tf_config")
+  assert addresses(task) == (found or ["c:3", *AB])
+  assert task.index == index
+
+
+@pytest.mark.parametrize(
+  ("value", "said"),
+  [
+    ("", "TF_CONFIG is empty"),
+    ("{", "Expecting property name"),
+    ("3", "TF_CONFIG='3': "),
+    ({"cluster": {}}, "has 0 workers"),
+    ({"cluster": {"worker": []}}, "has 0 workers"),
+    ({"cluster": {"worker": AB, "ps": ["c:3"]}}, "'ps' is neither"),
+    ({"cluster": {"worker": ["a"]}}, "'a' is not of the form host:port"),
+    ({"cluster": {"worker": ["a:1", "a:1"]}}, "'a:1' is there twice"),
+    ({"cluster": {"worker": AB}, "task": {"type": "evaluator"}}, "'evaluator'"),
+    ({"cluster": {"worker": AB}, "task": {"type": "worker"}}, "index None"),
+    (
+      {"cluster": {"worker": AB}, "task": {"type": "worker", "index": 2}},
+      "task 'worker' has index 2, and the cluster has 2 of its type",
+    ),
+    (
+      {"cluster": {"worker": AB}, "task": {"type": "worker", "index": "x"}},
+      "'x'",
+    ),
+    ({"cluster": {"worker": AB}, "task": 5}, "int"),
+  ],
+)
+def test_broken_tf_config_is_named(monkeypatch, value, said):
+  set_tf_config(monkeypatch, value)
+  with pytest.raises(MeasurementError) as info:
+    resolvers.resolve("tf_config")
+  text = str(info.value)
+  assert said in text
+  assert text.startswith("TF_CONFIG")
+  assert '"cluster": {"worker": ' in text  # the way out
+  assert "\n" not in text
+
+
+def test_missing_tf_config_is_one_line(monkeypatch, capsys):
+  monkeypatch.delenv("TF_CONFIG", raising=False)
+  flags = ["--model=nmt", "--cluster=tf_config", "--placement=p.json"]
+  assert measure.run(flags) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "tfplace-measure: error: TF_CONFIG is not set; set it to" in line
+
+
+def test_slurm_tasks_of_a_node_have_consecutive_ports(monkeypatch):
+  set_slurm(monkeypatch, SLURM_PROCID="1", SLURM_LOCALID="1")
+  task = resolvers.resolve("slurm")
+  assert addresses(task) == ["127.0.0.1:8888", "127.0.0.1:8889"]
+  assert task.index == 1
+  assert addresses(resolvers.resolve("slurm:30000"))[1] == "127.0.0.1:30001"
+
+
+def test_slurm_task_finds_its_node_in_any_order(monkeypatch):
+  # TensorFlow sorts by name, so the first task's n9 is its second worker.
+  set_slurm(
+    monkeypatch,
+    SLURM_STEP_NODELIST="n[9-10]",
+    SLURM_STEP_TASKS_PER_NODE="1(x2)",
+    SLURMD_NODENAME="n9",
+  )
+  task = resolvers.resolve("slurm")
+  assert addresses(task) == ["n10:8888", "n9:8888"]
+  assert task.own.address == "n9:8888"
+  monkeypatch.delenv("SLURMD_NODENAME")
+  assert resolvers.resolve("slurm").index == 0  # as TensorFlow says
+
+
+@pytest.mark.parametrize(
+  ("variables", "said"),
+  [
+    ({"SLURM_STEP_NODELIST": ""}, "SLURM_STEP_NODELIST is not set"),
+    ({"SLURM_STEP_NODELIST": "n[1-"}, "SLURM_STEP_NODELIST='n[1-'"),
+    ({"SLURM_STEP_TASKS_PER_NODE": "2x"}, 'tasks-per-node list format "2x"'),
+    ({"SLURM_STEP_NUM_TASKS": "3"}, "SLURM_STEP_NUM_TASKS='3'"),
+    ({"SLURM_PROCID": "x"}, "SLURM_PROCID='x'"),
+    ({"SLURM_PROCID": "2", "SLURMD_NODENAME": "m"}, "is no index of a task"),
+  ],
+)
+def test_broken_slurm_variables_are_named(monkeypatch, variables, said):
+  set_slurm(monkeypatch, **variables)
+  with pytest.raises(MeasurementError) as info:
+    resolvers.resolve("slurm")
+  assert said in str(info.value)
+  assert "srun" in str(info.value)
+
+
+@pytest.mark.parametrize(
+  "name", ["tf_config:1", "slurm:", "slurm:x", "slurm:65536", "kubernetes:"]
+)
+def test_bad_options_of_resolvers_are_named(monkeypatch, name):
+  set_slurm(monkeypatch)
+  with pytest.raises(MeasurementError, match=name):
+    resolvers.resolve(name)
+
+
+class FakeApi:
+  """Kubernetes API with pods of (name, IP, phase)."""
+
+  def __init__(self, *listed):
+    self.listed = listed
+
+  def list_namespaced_pod(self, namespace, label_selector):
+    del namespace
+    self.selector = label_selector
+    items = [
+      types.SimpleNamespace(
+        metadata=types.SimpleNamespace(name=name),
+        status=types.SimpleNamespace(phase=phase, host_ip="", pod_ip=ip),
+      )
+      for name, ip, phase in self.listed
+    ]
+    return types.SimpleNamespace(items=items)
+
+
+@pytest.fixture
+def set_pods(monkeypatch):
+  """Installs a fake package `kubernetes`; this pod has 10.0.0.2."""
+
+  def install(*listed):
+    api = FakeApi(*listed)
+    fake = types.ModuleType("kubernetes")
+    fake.client = types.SimpleNamespace(CoreV1Api=lambda: api)
+    fake.config = types.SimpleNamespace(
+      load_incluster_config=lambda: None, ConfigException=ValueError
+    )
+    monkeypatch.setitem(sys.modules, "kubernetes", fake)
+    monkeypatch.setenv("POD_IP", "10.0.0.2")
+    return api
+
+  return install
+
+
+def test_pods_have_their_own_addresses_by_name(set_pods):
+  api = set_pods(
+    ("lab-1", "10.0.0.2", "Running"),
+    ("lab-0", "10.0.0.3", "Running"),
+    ("lab-2", "10.0.0.4", "Failed"),  # of an earlier attempt
+  )
+  task = resolvers.resolve("kubernetes:job-name=lab")
+  assert addresses(task) == ["10.0.0.3:8470", "10.0.0.2:8470"]
+  assert task.index == 1
+  assert api.selector == "job-name=lab"
+
+
+def test_pods_that_start_are_awaited(set_pods, monkeypatch):
+  api = set_pods(("lab-0", "", "Pending"), ("lab-1", "10.0.0.2", "Running"))
+
+  def start(seconds):
+    del seconds
+    api.listed = [(name, "10.0.0.2", "Running") for name in ("lab-0",)]
+
+  monkeypatch.setattr(pods.time, "sleep", start)
+  assert addresses(resolvers.resolve("kubernetes")) == ["10.0.0.2:8470"]
+  assert api.selector == "job-name=tensorflow"
+
+
+def test_pods_that_never_start_are_named(set_pods, monkeypatch):
+  set_pods(("lab-0", "", "Pending"))
+  monkeypatch.setattr(pods, "START_S", -1.0)
+  with pytest.raises(MeasurementError, match='"lab-0" is not running'):
+    resolvers.resolve("kubernetes")
+
+
+def test_pod_outside_of_the_label_is_refused(set_pods):
+  set_pods(("lab-0", "10.0.0.3", "Running"))
+  with pytest.raises(MeasurementError) as info:
+    resolvers.resolve("kubernetes:job-name=lab")
+  for part in ("'job-name=lab'", "10.0.0.2", "10.0.0.3", "POD_IP"):
+    assert part in str(info.value)
+
+
+def test_refusal_of_the_kubernetes_api_is_one_sentence(set_pods, monkeypatch):
+  api = set_pods()
+
+  def refuse(*_, **__):
+    error = RuntimeError("(403)\nReason: Forbidden\nHTTP response headers: ...")
+    error.reason = "Forbidden"
+    raise error
+
+  monkeypatch.setattr(api, "list_namespaced_pod", refuse, raising=False)
+  with pytest.raises(MeasurementError, match=r"no pods.*: Forbidden; the"):
+    resolvers.resolve("kubernetes")
+
+
+def test_missing_kubernetes_package_is_named(monkeypatch):
+  monkeypatch.setitem(sys.modules, "kubernetes", None)
+  monkeypatch.setenv("POD_IP", "10.0.0.2")
+  with pytest.raises(MeasurementError, match=r"pip install 'tfplace\[kuber"):
+    resolvers.resolve("kubernetes")
+
+
+def test_own_name_of_loopback_is_refused_beside_other_hosts(monkeypatch):
+  resolve = host.resolve
+  monkeypatch.setattr(
+    host, "resolve", lambda name: resolve({"n1": "127.0.1.1"}.get(name, name))
+  )
+  found = [workers.Worker(a, a) for a in ("n1:1", "10.0.0.2:1")]
+  task = resolvers.Task(workers.Hosts("slurm", tuple(found)), 0)
+  with pytest.raises(MeasurementError, match=r"127\.0\.1\.1 here.*/etc/hosts"):
+    tasks.check_reachable(task)
+  own = resolvers.Task(workers.Hosts("slurm", tuple(found[:1])), 0)
+  tasks.check_reachable(own)  # alone, it needs nobody
+
+
+@pytest.mark.parametrize(
+  ("command", "flags"),
+  [
+    (estimate, ["--model=nmt"]),
+    (simulate, ["--graph=g.json", "--placement=p.json"]),
+    (
+      train,
+      ["--models=nmt", "--checkpoint_dir=c", "--export_dir=e"],
+    ),
+  ],
+)
+def test_other_commands_refuse_cluster_resolvers(command, flags, capsys):
+  assert command.run([*flags, "--cluster=slurm"]) == 1
+  (line,) = capsys.readouterr().err.splitlines()
+  assert "slurm" in line
+  assert "running devices" in line or "do not train together" in line

@@ -1,0 +1,255 @@
+"""Tasks of one cluster that start the same command, and their ends."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+from tests.testing import task_commands
+from tests.testing.served_workers import Served, await_true
+from tests.testing.two_machines import ADDRESSES, Unavailable, two_machines
+from tfplace.bin import worker
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.errors import MeasurementError
+from tfplace.extraction import trace_graph_def
+from tfplace.measure.remote import resolvers, tasks, workers
+from tfplace.plan import sources
+
+FAKE_KUBERNETES = """
+import json, os, types
+
+class ConfigException(Exception): pass
+
+def load_incluster_config(): pass
+
+class CoreV1Api:
+  def list_namespaced_pod(self, namespace, label_selector):
+    assert (namespace, label_selector) == ("default", "job-name=lab")
+    pods = [
+      types.SimpleNamespace(
+        metadata=types.SimpleNamespace(name=name),
+        status=types.SimpleNamespace(phase="Running", host_ip="none", pod_ip=ip)
+      )
+      for name, ip in json.loads(os.environ["FAKE_PODS"]).items()
+    ]
+    return types.SimpleNamespace(items=pods)
+"""
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory):
+  """Flags of `tfplace-measure` for a step with an op on each of two workers."""
+  folder = tmp_path_factory.mktemp("step")
+  graph = tf.Graph()
+  with graph.as_default():
+    square = tf.random.normal((32, 32), name="square")
+    tf.reduce_mean(tf.matmul(square, square, name="product"), name="mean")
+  model = folder / "step.pb"
+  model.write_bytes(graph.as_graph_def().SerializeToString())
+  names = [f"/job:worker/replica:0/task:{t}/device:CPU:0" for t in (0, 1)]
+  devices = tuple(Device(name, "CPU", memory_bytes=2**30) for name in names)
+  links = tuple(
+    Link(a, b, latency_us=1.0, bandwidth_bytes_per_us=1e3)
+    for a, b in (names, names[::-1])
+  )
+  cluster = Cluster("lab", devices, links)
+  problem = Problem(
+    sources.op_graph(trace_graph_def(str(model)), cluster), cluster
+  )
+  on = [int(name == "product") for name in problem.graph.names]
+  Placement(problem, on).save(folder / "p.json")
+  return [f"--graph_def={model}", f"--placement={folder / 'p.json'}"]
+
+
+def check_measured_once(processes, output):
+  """Both tasks ended well, and the first one wrote the only result."""
+  (code, out, errors), (other_code, other_out, other_errors) = (
+    task_commands.ends(processes)
+  )
+  assert (code, other_code) == (0, 0), errors + other_errors
+  assert out.count("measured step time: ") == 1
+  assert other_out == ""
+  assert "worker 0 of 2" in errors
+  assert "worker 1 of 2" in other_errors
+  evaluation = json.loads(output.read_text())
+  assert evaluation["source"] == "measured"
+  assert 0 < evaluation["step_time_us"] < float("inf")
+
+
+def test_two_tasks_of_tf_config_measure_once(arguments, tmp_path):
+  port = task_commands.free_ports(2)
+  addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+  environments = [
+    task_commands.tf_config(addresses, {"type": "worker", "index": i})
+    for i in (0, 1)
+  ]
+  output = tmp_path / "e.json"
+  flags = [*arguments, "--cluster=tf_config", f"--output={output}"]
+  with task_commands.started("measure", flags, environments) as processes:
+    check_measured_once(processes, output)
+
+
+def test_two_tasks_of_a_slurm_step_measure_once(arguments, tmp_path):
+  port = task_commands.free_ports(2)
+  environments = [task_commands.slurm(i, 2) for i in (0, 1)]
+  output = tmp_path / "e.json"
+  flags = [*arguments, f"--cluster=slurm:{port}", f"--output={output}"]
+  with task_commands.started("measure", flags, environments) as processes:
+    check_measured_once(processes, output)
+
+
+def test_two_pods_measure_once(arguments, tmp_path):
+  for name in ("__init__", "client", "config"):
+    path = tmp_path / "fake" / "kubernetes" / f"{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("" if name == "__init__" else FAKE_KUBERNETES)
+  pods = dict(zip(("lab-0", "lab-1"), ADDRESSES, strict=True))
+  path = os.pathsep.join([str(tmp_path / "fake"), os.environ["PYTHONPATH"]])
+  environments = [
+    {"FAKE_PODS": json.dumps(pods), "POD_IP": ip, "PYTHONPATH": path}
+    for ip in ADDRESSES
+  ]
+  output = tmp_path / "e.json"
+  flags = [
+    *arguments,
+    "--cluster=kubernetes:job-name=lab",
+    f"--output={output}",
+  ]
+  try:
+    with two_machines() as machines:
+      prefixes = [machines.command_prefix(i) for i in (0, 1)]
+      with task_commands.started(
+        "measure", flags, environments, prefixes
+      ) as processes:
+        check_measured_once(processes, output)
+  except Unavailable as why:
+    pytest.skip(f"no two machines here: {why}")
+
+
+def test_failed_command_of_the_first_task_ends_the_others(tmp_path):
+  port = task_commands.free_ports(2)
+  environments = [task_commands.slurm(i, 2) for i in (0, 1)]
+  flags = [
+    "--graph_def=missing.pb",
+    "--placement=missing.json",
+    f"--cluster=slurm:{port}",
+  ]
+  with task_commands.started("measure", flags, environments) as processes:
+    first, other = task_commands.ends(processes)
+  assert first[0] == 1
+  assert "missing.pb" in first[2].splitlines()[-1]
+  assert other[0] == 0, other[2]
+
+
+def test_task_without_a_worker_measures_on_served_ones(arguments, tmp_path):
+  port = task_commands.free_ports(2)
+  addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+  served = [
+    task_commands.tf_config(addresses, {"type": "worker", "index": i})
+    for i in (0, 1)
+  ]
+  flag = "--cluster=tf_config"
+  with task_commands.started("worker", [flag], served) as processes:
+    for process, address in zip(processes, addresses, strict=True):
+      line = process.stdout.readline()
+      assert line == f"tfplace-worker: serving on {address}\n"
+    alone = [task_commands.tf_config(addresses, None)]
+    with task_commands.started("measure", [*arguments, flag], alone) as (last,):
+      ((code, out, errors),) = task_commands.ends([last])
+    assert code == 0, errors
+    assert "measured step time: " in out
+    assert [process.poll() for process in processes] == [None, None]
+
+
+def hosts_of(*ports):
+  found = [workers.Worker(f"127.0.0.1:{p}", f"127.0.0.1:{p}") for p in ports]
+  return workers.Hosts("lab", tuple(found))
+
+
+def test_killed_first_task_ends_the_others(monkeypatch):
+  monkeypatch.setattr(tasks, "_LOST_S", 1.0)
+  served = Served("127.0.0.1:0")
+  try:
+    address = served.await_address()
+    first = workers.Worker(address, address)
+    killer = threading.Timer(1.0, served.process.kill)
+    killer.start()
+    with pytest.raises(MeasurementError) as info:
+      tasks.await_release(first)
+    assert str(info.value) == (
+      f"no sign of the first task for 1 s: worker {address} cannot be reached:"
+      " Connection refused"
+    )
+  finally:
+    served.process.kill()
+    served.process.communicate()
+
+
+def test_missing_first_task_is_not_awaited_for_ever(monkeypatch):
+  monkeypatch.setattr(tasks, "START_S", 0.5)
+  with socket.socket() as bound:  # It does not listen.
+    bound.bind(("127.0.0.1", 0))
+    (first,) = hosts_of(bound.getsockname()[1]).workers
+    with pytest.raises(MeasurementError, match="no sign of the first task"):
+      tasks.await_release(first)
+
+
+def test_release_ends_a_waiting_task():
+  port = task_commands.free_ports(2)
+  hosts = hosts_of(port, port + 1)
+  waiting = threading.Thread(
+    target=tasks.await_release, args=[hosts.workers[0]], daemon=True
+  )
+  waiting.start()
+  time.sleep(0.5)
+  tasks.release(resolvers.Task(hosts, 0))
+  waiting.join(30)
+  assert not waiting.is_alive()
+
+
+def test_dead_worker_of_a_task_is_restarted():
+  port = task_commands.free_ports(1)
+  causes = []
+  task = resolvers.Task(hosts_of(port), 0)
+  with tasks.taking_part(task, causes.append) as is_first:
+    assert is_first
+    (pid,) = serving_children()
+    os.kill(pid, signal.SIGKILL)
+    assert await_true(lambda: causes)
+    assert await_true(lambda: not workers.check(task.hosts.workers))
+  assert len(causes) == 1
+  assert causes[0].startswith("was killed by SIGKILL")
+  assert workers.check(task.hosts.workers) != []
+
+
+def serving_children():
+  """Returns the processes that this one has started to serve."""
+  found = []
+  for task in os.listdir("/proc/self/task"):
+    with open(f"/proc/self/task/{task}/children") as children:
+      found += map(int, children.read().split())
+  return [pid for pid in found if "session.worker" in command_line(pid)]
+
+
+def command_line(pid):
+  with open(f"/proc/{pid}/cmdline") as file:
+    return file.read()
+
+
+def test_worker_refuses_bind_beside_a_cluster(capsys):
+  assert worker.run(["--bind=127.0.0.1:1", "--cluster=slurm"]) == 1
+  assert "both give the address" in capsys.readouterr().err
+
+
+def test_worker_needs_a_task_of_its_own(capsys, monkeypatch):
+  variables = task_commands.tf_config(["127.0.0.1:1"], None)
+  monkeypatch.setenv("TF_CONFIG", variables["TF_CONFIG"])
+  assert worker.run(["--cluster=tf_config"]) == 1
+  assert "TF_CONFIG names no task" in capsys.readouterr().err

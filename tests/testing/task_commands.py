@@ -1,0 +1,76 @@
+"""Commands that every task of a cluster starts alike, in real processes."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+TIMEOUT_S = 240
+
+
+def free_ports(count: int) -> int:
+  """Returns the first of consecutive ports that are free."""
+  while True:
+    with contextlib.ExitStack() as stack:
+      first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+      port = first.getsockname()[1]
+      with contextlib.suppress(OSError, OverflowError):
+        for i in range(1, count):
+          address = ("127.0.0.1", port + i)
+          stack.enter_context(socket.create_server(address))
+        return port
+
+
+def tf_config(addresses: Sequence[str], task: Mapping | None) -> dict[str, str]:
+  """Returns the environment variables of a task."""
+  value = {"cluster": {"worker": list(addresses)}}
+  return {"TF_CONFIG": json.dumps(value | ({"task": task} if task else {}))}
+
+
+def slurm(task: int, tasks: int) -> dict[str, str]:
+  """Returns the environment variables of a task on one node."""
+  return {
+    "SLURM_PROCID": str(task),
+    "SLURM_LOCALID": str(task),
+    "SLURM_STEP_NUM_TASKS": str(tasks),
+    "SLURM_STEP_NODELIST": "127.0.0.1",
+    "SLURM_STEP_TASKS_PER_NODE": str(tasks),
+    "SLURMD_NODENAME": "127.0.0.1",
+  }
+
+
+@contextlib.contextmanager
+def started(
+  command: str,
+  arguments: Sequence[str],
+  environments: Sequence[Mapping[str, str]],
+  prefixes: Sequence[Sequence[str]] | None = None,
+) -> Iterator[list[subprocess.Popen]]:
+  """Starts the command once per environment; ends what is left on exit."""
+  prefixes = prefixes or [()] * len(environments)
+  with contextlib.ExitStack() as stack:
+    found = []
+    for environment, prefix in zip(environments, prefixes, strict=True):
+      process = subprocess.Popen(
+        [*prefix, sys.executable, "-m", f"tfplace.bin.{command}", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+        text=True,
+      )
+      stack.callback(process.wait)
+      stack.callback(process.kill)
+      found.append(process)
+    yield found
+
+
+def ends(processes: Sequence[subprocess.Popen]) -> list[tuple[int, str, str]]:
+  """Returns the exit code, output and errors of each process."""
+  found = []
+  for process in processes:
+    out, errors = process.communicate(timeout=TIMEOUT_S)
+    found.append((process.returncode, out, errors))
+  return found
