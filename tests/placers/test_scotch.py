@@ -10,6 +10,7 @@ from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.partition.metis import WeightedGraph
 from tfplace.placers.partition.scotch import distances, mapped
+from tfplace.placers.partition.scotch_child import hosts_of
 
 SEEDS = np.array([1, 3])
 
@@ -71,6 +72,37 @@ def test_degenerate_graphs_are_mapped(graph, num_parts, capfd):
   assert found.min() >= 0
   assert found.max() < num_parts
   assert capfd.readouterr() == ("", "")
+
+
+def test_hosts_are_found_in_any_order_of_parts():
+  # Hosts {0, 3, 5} and {1, 2, 4}: 4 in a host, 20 between hosts.
+  distance = np.full((6, 6), 20)
+  for parts in ([0, 3, 5], [1, 2, 4]):
+    distance[np.ix_(parts, parts)] = 4
+  np.fill_diagonal(distance, 0)
+  assert hosts_of(distance).tolist() == [[0, 3, 5], [1, 2, 4]]
+  assert hosts_of(apart(3)).tolist() == [[0, 1, 2]]
+  distance[0, 1] = distance[1, 0] = 21  # A link that differs.
+  assert hosts_of(distance) is None
+  # A host of two parts, and one alone.
+  assert hosts_of(np.array([[0, 4, 9], [4, 0, 9], [9, 9, 0]])) is None
+
+
+def test_neighbors_share_a_host():
+  # Two heavy pairs, joined by a light edge, on hosts {0, 2} and {1, 3}.
+  near = np.equal.outer(np.arange(4) % 2, np.arange(4) % 2)
+  distance = np.where(near, 4, 20) * apart(4) // 4
+  path = weighted(4, [(0, 1, 90), (1, 2, 30), (2, 3, 90)], [100] * 4)
+  for parts in mapped(path, distance, SEEDS, 60.0).tolist():
+    assert sorted(parts) == [0, 1, 2, 3]
+    assert parts[0] % 2 == parts[1] % 2 != parts[2] % 2 == parts[3] % 2
+
+
+def test_links_of_any_speed_are_mapped():
+  graph = weighted(40, [(i, i + 1, 5) for i in range(39)])
+  distance = np.array([[0, 4, 9], [4, 0, 17], [9, 17, 0]])
+  for parts in mapped(graph, distance, SEEDS, 60.0):
+    assert set(parts.tolist()) == {0, 1, 2}
 
 
 def test_heavy_edges_of_a_path_are_kept():

@@ -55,16 +55,62 @@ def _write_mappings(
 
   graph = pyscotch.Graph()
   graph.build(offsets, adjacent, vertex_weights, edge_weights)
-  target = _target(distance)
+  target, part_of = _target(distance)
   for seed in seeds.tolist():
     pyscotch.random_seed(seed)
     pyscotch.random_reset()
-    written.write(graph.map(target).astype(np.int64).tobytes())
+    parts = part_of[graph.map(target)]
+    written.write(parts.astype(np.int64).tobytes())
     written.flush()
 
 
-def _target(distance: np.ndarray) -> Any:
-  """Builds the `Architecture` of the complete graph of these distances.
+def hosts_of(distance: np.ndarray) -> np.ndarray | None:
+  """Finds the hosts of a hierarchy of two levels.
+
+  Args:
+    distance: [num_parts, num_parts] int64, symmetric.
+
+  Returns:
+    [num_hosts, parts_per_host] parts, one row per host; None unless all pairs
+    in a host are equally near, all others equally far, and hosts are of one
+    size.
+  """
+  away = ~np.eye(len(distance), dtype=bool)
+  near = distance <= distance[away].min()
+  hosts = [row.tobytes() for row in near | ~away]
+  first = list(dict.fromkeys(hosts))
+  members = [[i for i, h in enumerate(hosts) if h == host] for host in first]
+  if len({len(parts) for parts in members}) > 1:
+    return None
+  found = np.array(members)
+  is_far = np.ones_like(away)
+  for parts in members:
+    is_far[np.ix_(parts, parts)] = False
+  far, close = distance[is_far], distance[~is_far & away]
+  if len(set(far.tolist())) > 1 or len(set(close.tolist())) > 1:
+    return None
+  return found
+
+
+def _target(distance: np.ndarray) -> tuple[Any, np.ndarray]:
+  """Builds an `Architecture`; returns it and the part of each terminal."""
+  import pyscotch
+
+  num_parts = len(distance)
+  hosts = hosts_of(distance)
+  if hosts is None:
+    return _any_target(distance), np.arange(num_parts)
+  target, (num_hosts, per_host) = pyscotch.Architecture(), hosts.shape
+  if min(num_hosts, per_host) == 1:
+    target.complete(num_parts)
+  else:
+    links = distance[hosts[0, 0], [hosts[1, 0], hosts[0, 1]]]
+    target.tree_leaf(2, np.array(hosts.shape), links)
+  return target, hosts.reshape(-1)
+
+
+def _any_target(distance: np.ndarray) -> Any:
+  """Builds the `Architecture` of the complete graph of any distances.
 
   The class has no method for `SCOTCH_archBuild`, so its binding is called.
   """
