@@ -42,6 +42,9 @@ class ScotchPlacer:
   # Mappings of different seeds; the best by simulation counts. The process
   # takes longer to start than to map most graphs.
   mappings: int = 3
+  # Further mappings if none fits in memory: some other numbering of the devices
+  # may fit.
+  more_mappings: int = 5
   # Seconds that Scotch may take, if the budget allows it.
   longest_s: float = 60.0
   # Seconds that it may take in any case; its process starts in 0.2 s.
@@ -55,15 +58,17 @@ class ScotchPlacer:
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
     devices = main_devices(groups)
-    found = mapped(
-      weighted_graph(groups, devices, _TOTAL),
-      distances(groups, devices),
-      np.random.default_rng(seed % 2**31).integers(2**31, size=self.mappings),
-      min(self.longest_s, max(self.shortest_s, budget.left_s)),
-    )
-    for parts in found:
-      offer_parts(tracker, groups, parts)
-      if tracker.is_done:
+    graph = weighted_graph(groups, devices, _TOTAL)
+    distance = distances(groups, devices)
+    rng = np.random.default_rng(seed % 2**31)
+    for count in (self.mappings, self.more_mappings):
+      seeds = rng.integers(2**31, size=count)
+      limit_s = min(self.longest_s, max(self.shortest_s, budget.left_s))
+      for parts in mapped(graph, distance, seeds, limit_s):
+        offer_parts(tracker, groups, parts)
+        if tracker.best is not None and tracker.is_done:
+          break
+      if tracker.best is not None or tracker.is_done:
         break
     return tracker.result()
 
