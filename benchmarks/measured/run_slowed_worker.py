@@ -1,8 +1,9 @@
 """Two running workers, one of half speed: equal halves, by speed, and `auto`.
 
-Two `tfplace-worker` processes of one thread each have a core of their own. A
-busy process shares the second worker's core, so that the worker has half of its
-time. The workers have kinds of their own in a hosts file, so each is profiled.
+Two `tfplace-worker` processes have one thread each. The second one is stopped
+half of the time, for some milliseconds in turns, so that it has half of its
+time slice whatever else the host does. The workers have kinds of their own in a
+hosts file, so each is profiled.
 
 - one worker: the whole step on the fast one, and on the slow one,
 - equal halves: a microbatch of half of the batch on each, as data parallelism
@@ -57,6 +58,15 @@ MODELS = ("convolutional", "gpt")
 FAST, SLOW = "fast", "slow"
 HALVES, BY_SPEED, AUTO = "equal halves", "by speed", "auto"
 _WARMUP = 2
+# A program: stops and continues a process in turns.
+_STOP_AND_GO = """
+import os, signal, sys, time
+pid, seconds = int(sys.argv[1]), float(sys.argv[2])
+while True:
+  for number in (signal.SIGSTOP, signal.SIGCONT):
+    os.kill(pid, number)
+    time.sleep(seconds)
+"""
 # Step variants that share the measuring time of `auto`, as in tfplace-place.
 _SHARES = 4
 
@@ -86,6 +96,12 @@ OPTIONS.add("models", list(MODELS), "Models of models/live.py.")
 OPTIONS.add("batch_size", 32, "Examples of a step.", least=2)
 OPTIONS.add("rounds", 5, "Times each placement is run.", least=1)
 OPTIONS.add("steps", 10, "Timed steps of each run.", least=1)
+OPTIONS.add(
+  "stopped_s",
+  0.004,
+  "Seconds that the slow worker stands still, then runs.",
+  least=0.001,
+)
 OPTIONS.add("seed", 0, "Of all choices.", least=0)
 OPTIONS.add("budget_s", 30.0, "Seconds of the search.", least=0)
 OPTIONS.add("measure_s", 120.0, "Seconds of running steps for `auto`.", least=0)
@@ -99,7 +115,7 @@ def main(values: flags.FlagValues) -> None:
   cli.load_tensorflow()
   out = pathlib.Path(values.out)
   found: dict[str, Any] = {"host": run_fidelity.host(), "models": {}}
-  with slowed() as live:
+  with slowed(values.stopped_s) as live:
     run_fidelity.print_needs(found["host"], len(live.cluster.devices))
     for name in values.models:
       found["models"][name] = compare(values, live, name)
@@ -111,28 +127,23 @@ def main(values: flags.FlagValues) -> None:
 
 
 @contextlib.contextmanager
-def slowed() -> "Iterator[measure.OpenCluster]":
-  """Opens a fast and a slow worker on the first two cores of this process.
+def slowed(stopped_s: float) -> "Iterator[measure.OpenCluster]":
+  """Opens a fast worker, and one that is stopped in turns for some seconds.
 
   Raises:
-    MeasurementError: there are no two cores, or the workers do not start.
+    MeasurementError: the workers do not start.
   """
   from tests.testing.served_workers import serving, write_hosts
   from tfplace.measure import open_cluster
 
-  cores = sorted(os.sched_getaffinity(0))[:2]
-  if len(cores) < 2:
-    raise MeasurementError(
-      "a fast and a slow worker need two cores; 1 is there"
-    )
-  pinned = [["taskset", "--cpu-list", str(core)] for core in cores]
   with contextlib.ExitStack() as stack:
-    busy = subprocess.Popen(
-      [*pinned[1], sys.executable, "-c", "while True: pass"]
+    served = stack.enter_context(serving(["127.0.0.1:0"] * 2))
+    pid = served[1].server_pid()
+    halving = subprocess.Popen(
+      [sys.executable, "-c", _STOP_AND_GO, str(pid), str(stopped_s)]
     )
-    stack.callback(busy.wait)
-    stack.callback(busy.kill)
-    served = stack.enter_context(serving(["127.0.0.1:0"] * 2, pinned))
+    stack.callback(halving.wait)
+    stack.callback(halving.kill)
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     path = write_hosts(
       pathlib.Path(folder) / "hosts.json",
