@@ -93,9 +93,9 @@ class Row:
 
 OPTIONS = Options("run_slowed_worker", __doc__)
 OPTIONS.add("models", list(MODELS), "Models of models/live.py.")
-OPTIONS.add("batch_size", 32, "Examples of a step.", least=2)
+OPTIONS.add("batch_size", 12, "Examples of a step.", least=2)
 OPTIONS.add("rounds", 5, "Times each placement is run.", least=1)
-OPTIONS.add("steps", 10, "Timed steps of each run.", least=1)
+OPTIONS.add("steps", 5, "Timed steps of each run.", least=1)
 OPTIONS.add(
   "stopped_s",
   0.004,
@@ -103,7 +103,7 @@ OPTIONS.add(
   least=0.001,
 )
 OPTIONS.add("seed", 0, "Of all choices.", least=0)
-OPTIONS.add("budget_s", 30.0, "Seconds of the search.", least=0)
+OPTIONS.add("budget_s", 10.0, "Seconds of the search.", least=0)
 OPTIONS.add("measure_s", 120.0, "Seconds of running steps for `auto`.", least=0)
 OPTIONS.out("slowed_worker.json")
 
