@@ -241,17 +241,16 @@ def profiled(
 
 
 def as_equals(problem: Problem) -> Problem:
-  """The problem with the times of the first device on every device."""
-  graph, devices = problem.graph, problem.cluster.devices
-  first = devices[0]
-  times = dict.fromkeys(graph.time_us, graph.time_us[first.kind])
+  """The problem with all devices like the first one, of one kind."""
+  first = problem.cluster.devices[0]
   alike = tuple(
-    dataclasses.replace(d, op_overhead_us=first.op_overhead_us) for d in devices
+    dataclasses.replace(
+      device, kind=first.kind, op_overhead_us=first.op_overhead_us
+    )
+    for device in problem.cluster.devices
   )
-  return Problem(
-    dataclasses.replace(graph, time_us=times),
-    dataclasses.replace(problem.cluster, devices=alike),
-  )
+  cluster = dataclasses.replace(problem.cluster, devices=alike)
+  return Problem(problem.graph, cluster)
 
 
 def row_of(variant: "StepVariant", devices: np.ndarray) -> Row:
