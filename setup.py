@@ -47,6 +47,8 @@ setuptools.setup(
     "numba>=0.61.2,<0.69",
     "scipy>=1.15,<2",
     "pymetis>=2025.2,<2026",
+    # Its wheels ship libscotch, for Linux only.
+    'pyscotch>=7.0.5,<8; platform_system == "Linux"',
     "absl-py>=2.5,<3",
     "rich>=15,<16",
     "matplotlib>=3.10,<4",

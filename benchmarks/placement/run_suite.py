@@ -59,7 +59,7 @@ _OUT = OPTIONS.add(
 )
 _REPORT_ONLY = OPTIONS.add("report_only", False, "Run nothing.")
 # Their result depends on the seed; the others run once.
-SEEDED = ("metis", "annealing", "brkga", "gdp", "auto")
+SEEDED = ("metis", "scotch", "annealing", "brkga", "gdp", "auto")
 
 
 def main(_: flags.FlagValues) -> None:
@@ -158,7 +158,7 @@ def measure(
     found = placers.place(problem, strategy, budget_s, seed)
   except InfeasibleError as error:
     return {"oom": str(error)}
-  except TfplaceError as error:  # a program that is not installed
+  except TfplaceError as error:  # a package that is not installed
     return {"error": str(error)}
   history = [
     [point.seconds, point.evaluations, point.step_time_us]

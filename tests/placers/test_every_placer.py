@@ -1,5 +1,4 @@
 import dataclasses
-import shutil
 import sys
 import time
 import types
@@ -20,7 +19,6 @@ from tfplace.placers import (
   registry,
 )
 from tfplace.placers.auto import AutoConfig, AutoPlacer
-from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL, MICROBATCHED
 from tfplace.placers.search import annealing
 from tfplace.placers.search.annealing import AnnealingPlacer
@@ -33,8 +31,6 @@ ALL = [*CLASSICAL, "annealing", "brkga", "auto"]
 
 
 def run(problem, strategy, seed=0, evaluations=EVALUATIONS):
-  if strategy == "scotch" and not any(map(shutil.which, PROGRAMS)):
-    pytest.skip("Scotch is not installed")
   return place(
     problem, strategy, budget_s=20, seed=seed, max_evaluations=evaluations
   )
@@ -183,9 +179,6 @@ def test_a_budget_of_no_time_still_gives_a_placement(strategy):
   except (InfeasibleError, ProblemError):
     assert strategy == "cpu"
     return
-  except TfplaceError as error:
-    assert strategy == "scotch", error
-    return
   assert result.evaluation.feasible
 
 
@@ -262,7 +255,7 @@ def test_graph_that_links_forbid_to_place_is_refused():
     problems.cluster([np.inf] * 2, kinds=["CPU", "GPU"], links=[]),
   )
   for strategy in STRATEGIES:
-    if strategy not in (*LEARNED, *MICROBATCHED, "scotch", "exact"):
+    if strategy not in (*LEARNED, *MICROBATCHED, "exact"):
       with pytest.raises(InfeasibleError, match=r"'o0' on d0 .* no link from"):
         run(problem, strategy)
 

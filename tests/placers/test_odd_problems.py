@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import pytest
 
@@ -14,7 +13,6 @@ from tfplace.bounds import lower_bound
 from tfplace.errors import ProblemError
 from tfplace.learned.policies import SHIPPED
 from tfplace.placers import place
-from tfplace.placers.partition.scotch import PROGRAMS
 from tfplace.placers.registry import CLASSICAL, LEARNED
 from tfplace.simulate import Simulator
 
@@ -31,8 +29,6 @@ def problem(request):
 
 @pytest.mark.parametrize("strategy", ALL)
 def test_a_placement_is_found_that_is_allowed_and_fits(problem, strategy):
-  if strategy == "scotch" and not any(map(shutil.which, PROGRAMS)):
-    pytest.skip("Scotch is not installed")
   kinds = {device.kind for device in problem.cluster.devices}
   if strategy == "cpu" and "CPU" not in kinds:
     with pytest.raises(ProblemError, match="no device of kind 'CPU'"):

@@ -1,5 +1,4 @@
-import shutil
-import tempfile
+import sys
 
 import numpy as np
 import pytest
@@ -10,72 +9,39 @@ from tfplace.errors import TfplaceError
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.partition.metis import WeightedGraph
-from tfplace.placers.partition.scotch import (
-  PROGRAMS,
-  distances,
-  graph_text,
-  leaves,
-  parse_mapping,
-  target_text,
-)
+from tfplace.placers.partition.scotch import distances, mapped
+from tfplace.placers.partition.scotch_child import hosts_of
 
-needs_scotch = pytest.mark.skipif(
-  not any(map(shutil.which, PROGRAMS)), reason="Scotch is not installed"
-)
+SEEDS = np.array([1, 3])
 
 
-def fake_program(folder, monkeypatch, script):
-  """Makes `scotch_gmap` a shell script, and the only program there is."""
-  path = folder / "scotch_gmap"
+def fake_python(folder, monkeypatch, script):
+  """Makes a shell script the Python of the child process."""
+  path = folder / "python"
   path.write_text(f"#!/bin/sh\n{script}\n")
   path.chmod(0o755)
-  monkeypatch.setenv("PATH", str(folder))
+  monkeypatch.setattr(sys, "executable", str(path))
 
 
-def test_graph_file_by_hand():
-  # A path a - b - c with edges of 5 and 6 and vertices of 2, 0 and 9.
-  graph = WeightedGraph(
-    np.array([0, 1, 3, 4]),
-    np.array([1, 0, 2, 1]),
-    np.array([5, 5, 6, 6]),
-    np.array([2, 0, 9]),
+def weighted(num_vertices, edges, vertex_weights=None):
+  """A graph of edges (low, high, weight)."""
+  ends = sorted(
+    end for a, b, weight in edges for end in ((a, b, weight), (b, a, weight))
   )
-  assert graph_text(graph).splitlines() == [
-    "0",
-    "3 4",
-    "0 011",
-    "2 1 5 1",
-    "0 2 5 0 6 2",
-    "9 1 6 1",
-  ]
+  first, adjacent, weights = np.array(ends, np.int64).reshape(-1, 3).T
+  degree = np.bincount(first, minlength=num_vertices)
+  if vertex_weights is None:
+    vertex_weights = np.ones(num_vertices, np.int64)
+  return WeightedGraph(
+    np.concatenate(([0], np.cumsum(degree))),
+    adjacent,
+    weights,
+    np.array(vertex_weights, np.int64),
+  )
 
 
-def test_target_file_by_hand():
-  # 0 and 2 are near, and so are 1 and 3: {0, 2} is half 2 of the root, with
-  # leaves 4 and 5, {1, 3} is half 3, with leaves 6 and 7.
-  far = np.array([[0, 9, 1, 9], [9, 0, 9, 1], [1, 9, 0, 9], [9, 1, 9, 0]])
-  assert leaves(far) == [4, 6, 5, 7]
-  assert target_text(far).splitlines() == [
-    "deco",
-    "0",
-    "4 7",
-    "0 1 4",
-    "1 1 6",
-    "2 1 5",
-    "3 1 7",
-    "9",
-    "1 9",
-    "9 1 9",
-  ]
-
-
-@pytest.mark.parametrize("count", range(1, 10))
-def test_leaves_of_a_tree_differ(count):
-  number = leaves(np.ones((count, count), int) - np.eye(count, dtype=int))
-  assert len(set(number)) == count
-  # No leaf is above another.
-  for leaf in number:
-    assert not {leaf >> up for up in range(1, 10)} & set(number)
+def apart(num_parts):
+  return 4 * (1 - np.eye(num_parts, dtype=np.int64))
 
 
 def test_distances_are_as_links_are_slow():
@@ -88,83 +54,126 @@ def test_distances_are_as_links_are_slow():
   assert got.tolist() == [[0, 4, 8], [4, 0, 64], [8, 64, 0]]
 
 
-def test_mapping_file_by_hand():
-  assert parse_mapping("3\n0\t1\n2\t0\n1\t1\n", 3, 2).tolist() == [1, 1, 0]
-  assert parse_mapping("0\n", 0, 2).tolist() == []
-
-
 @pytest.mark.parametrize(
-  ("text", "says"),
+  ("graph", "num_parts"),
   [
-    ("", "0 numbers, not the 5"),
-    ("2\n0 1\n", "3 numbers, not the 5"),
-    ("3\n0 1\n1 1\n", "5 numbers"),
-    ("2\n0 1\n1 x\n", "no list of numbers"),
-    (f"2\n0 1\n1 {10**30}\n", "no list of numbers"),
-    ("2\n0 1\n1 2\n", "vertex 1 on no part of 0 to 1"),
-    ("2\n0 1\n1 -1\n", "vertex 1 on no part"),
-    ("2\n0 1\n0 1\n", "vertex 1 on no part"),
-    ("2\n0 1\n7 1\n", "vertex 0 on no part"),
+    (weighted(1, []), 2),
+    (weighted(5, []), 2),  # Isolated vertices only.
+    (weighted(3, [(0, 1, 7)]), 8),  # More parts than vertices.
+    (weighted(4, [(0, 1, 5), (2, 3, 5)], [0] * 4), 3),
+    (weighted(6, [(0, i, 1) for i in range(1, 6)], [0, 1, 0, 2, 0, 3]), 2),
+    (weighted(4, [(i, i + 1, 2**40) for i in range(3)], [2**40] * 4), 4),
+    (weighted(300, [(i, i + 1, 1) for i in range(0, 299, 2)]), 5),
   ],
 )
-def test_what_is_no_mapping_is_refused(text, says):
-  with pytest.raises(TfplaceError, match=says):
-    parse_mapping(text, 2, 2)
+def test_degenerate_graphs_are_mapped(graph, num_parts, capfd):
+  found = mapped(graph, apart(num_parts), SEEDS, 60.0)
+  assert found.shape == (2, len(graph.vertex_weights))
+  assert found.min() >= 0
+  assert found.max() < num_parts
+  assert capfd.readouterr() == ("", "")
 
 
-def test_missing_program_is_named_and_auto_goes_on(monkeypatch, tmp_path):
-  monkeypatch.setenv("PATH", str(tmp_path))
+def test_hosts_are_found_in_any_order_of_parts():
+  # Hosts {0, 3, 5} and {1, 2, 4}: 4 in a host, 20 between hosts.
+  distance = np.full((6, 6), 20)
+  for parts in ([0, 3, 5], [1, 2, 4]):
+    distance[np.ix_(parts, parts)] = 4
+  np.fill_diagonal(distance, 0)
+  assert hosts_of(distance).tolist() == [[0, 3, 5], [1, 2, 4]]
+  assert hosts_of(apart(3)).tolist() == [[0, 1, 2]]
+  distance[0, 1] = distance[1, 0] = 21  # A link that differs.
+  assert hosts_of(distance) is None
+  # A host of two parts, and one alone.
+  assert hosts_of(np.array([[0, 4, 9], [4, 0, 9], [9, 9, 0]])) is None
+
+
+def test_neighbors_share_a_host():
+  # Two heavy pairs, joined by a light edge, on hosts {0, 2} and {1, 3}.
+  near = np.equal.outer(np.arange(4) % 2, np.arange(4) % 2)
+  distance = np.where(near, 4, 20) * apart(4) // 4
+  path = weighted(4, [(0, 1, 90), (1, 2, 30), (2, 3, 90)], [100] * 4)
+  for parts in mapped(path, distance, SEEDS, 60.0).tolist():
+    assert sorted(parts) == [0, 1, 2, 3]
+    assert parts[0] % 2 == parts[1] % 2 != parts[2] % 2 == parts[3] % 2
+
+
+def test_links_of_any_speed_are_mapped():
+  graph = weighted(40, [(i, i + 1, 5) for i in range(39)])
+  distance = np.array([[0, 4, 9], [4, 0, 17], [9, 17, 0]])
+  for parts in mapped(graph, distance, SEEDS, 60.0):
+    assert set(parts.tolist()) == {0, 1, 2}
+
+
+def test_heavy_edges_of_a_path_are_kept():
+  # Four equal vertices in two halves: the light edge is cut. The products of
+  # weights, 2**44, need more than 32 bits.
+  heavy = 2**22
+  edges = [(0, 1, heavy), (1, 2, 1), (2, 3, heavy)]
+  path = weighted(4, edges, [heavy] * 4)
+  for parts in mapped(path, apart(2), SEEDS, 60.0).tolist():
+    assert parts in ([0, 0, 1, 1], [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize("graph", [weighted(0, []), weighted(3, [(0, 1, 1)])])
+def test_no_process_starts_for_a_trivial_mapping(graph, monkeypatch):
+  monkeypatch.setattr(sys, "executable", "/missing")
+  num_vertices = len(graph.vertex_weights)
+  num_parts = 1 if num_vertices else 2
+  found = mapped(graph, apart(num_parts), SEEDS, 60.0)
+  assert found.tolist() == [[0] * num_vertices]
+
+
+def test_mapping_is_a_function_of_graph_and_seed():
+  rng = np.random.default_rng(0)
+  pairs = {tuple(sorted(rng.choice(2000, 2, False))) for _ in range(5000)}
+  graph = weighted(2000, [(a, b, 1 + (a * b) % 9) for a, b in pairs])
+  first = mapped(graph, apart(4), SEEDS, 60.0)
+  assert (first == mapped(graph, apart(4), SEEDS, 60.0)).all()
+  # A mapping does not depend on those before it.
+  assert (first[1:] == mapped(graph, apart(4), SEEDS[1:], 60.0)).all()
+  assert (first[0] != first[1]).any()
+
+
+def test_missing_pyscotch_is_named_and_auto_goes_on(monkeypatch):
+  monkeypatch.setitem(sys.modules, "pyscotch", None)
   problem = problems.two_halves()
-  with pytest.raises(TfplaceError, match="Debian package scotch"):
+  with pytest.raises(TfplaceError, match="needs the package pyscotch"):
     place(problem, "scotch", budget_s=5)
   result = place(problem, "auto", budget_s=5, max_evaluations=100)
-  assert "not installed" in result.skipped["scotch"]
+  assert "pyscotch" in result.skipped["scotch"]
 
 
 @pytest.mark.parametrize(
   ("script", "says"),
   [
-    ("exit 0", "0 numbers"),
-    ("echo bad >&2; exit 3", "exit code 3: bad"),
+    ("exit 0", "0 bytes, not the 48 of 2"),
+    ("echo bad >&2; exit 3", "exit code 3; it said 'bad'"),
     ("kill -9 $$", "exit code -9"),
-    ("echo 8 > $3; echo no >> $3", "no list of numbers"),
-    ("printf '\\377\\376' > $3", "no list of numbers"),
+    ("printf '%048d' 0", "maps to part 3472328296227680304"),
+    ("exec sleep 60", "no mapping in 0.5 s"),
   ],
 )
-def test_failing_program_is_a_clear_error(monkeypatch, tmp_path, script, says):
-  fake_program(tmp_path, monkeypatch, script)
+def test_failing_process_is_a_clear_error(monkeypatch, tmp_path, script, says):
+  fake_python(tmp_path, monkeypatch, script)
+  graph = weighted(3, [(0, 1, 1), (1, 2, 1)])
   with pytest.raises(TfplaceError, match=says):
+    mapped(graph, apart(2), SEEDS, 0.5)
+
+
+def test_missing_python_is_a_clear_error(monkeypatch):
+  monkeypatch.setattr(sys, "executable", "/missing")
+  with pytest.raises(TfplaceError, match="'/missing' does not run"):
     place(problems.two_halves(), "scotch", budget_s=5)
 
 
-def test_program_that_hangs_is_ended(monkeypatch, tmp_path):
-  fake_program(tmp_path, monkeypatch, "while :; do :; done")
-  with pytest.raises(TfplaceError, match="more than 1 s"):
-    place(problems.two_halves(), "scotch", budget_s=0.5)
+def test_mappings_before_the_limit_count(monkeypatch, tmp_path):
+  # Three parts of eight bytes and some of the next, and then no end.
+  fake_python(tmp_path, monkeypatch, "head -c 30 /dev/zero; exec sleep 60")
+  graph = weighted(3, [(0, 1, 1), (1, 2, 1)])
+  assert mapped(graph, apart(2), SEEDS, 0.5).tolist() == [[0, 0, 0]]
 
 
-def test_file_that_is_no_program_is_a_clear_error(monkeypatch, tmp_path):
-  fake_program(tmp_path, monkeypatch, "")
-  (tmp_path / "scotch_gmap").write_bytes(b"\x00\x01")
-  with pytest.raises(TfplaceError, match="does not run"):
-    place(problems.two_halves(), "scotch", budget_s=5)
-
-
-def test_no_room_for_files_is_a_clear_error(monkeypatch, tmp_path):
-  fake_program(tmp_path, monkeypatch, "exit 0")
-  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-  with pytest.raises(TfplaceError, match="does not run"):
-    place(problems.two_halves(), "scotch", budget_s=5)
-
-
-def test_answer_of_the_program_is_the_placement(monkeypatch, tmp_path):
-  lines = "\\n".join(f"{i} {i % 2}" for i in range(8))
-  fake_program(tmp_path, monkeypatch, f"printf '8\\n{lines}\\n' > $3")
-  result = place(problems.two_halves(), "scotch", budget_s=5)
-  assert result.placement.devices.tolist() == [0, 1] * 4
-
-
-@needs_scotch
 def test_cut_of_two_halves_is_at_the_thin_edge():
   problem = problems.two_halves()
   result = place(problem, "scotch", budget_s=5)
@@ -173,7 +182,6 @@ def test_cut_of_two_halves_is_at_the_thin_edge():
   assert result.evaluation.step_time_us == 6.0 == problems.optimum(problem)
 
 
-@needs_scotch
 @pytest.mark.parametrize("seed", range(10))
 def test_never_below_the_optimum(seed):
   problem = problems.small_problem(seed)
@@ -181,7 +189,6 @@ def test_never_below_the_optimum(seed):
   assert step >= problems.optimum(problem) * (1 - 1e-12)
 
 
-@needs_scotch
 def test_neighbours_go_to_near_devices():
   # Four heavy ops in a ring of 1000 bytes, o0 - o1 and o2 - o3 ten times as
   # much: these pairs belong on the pairs of devices that are near, d0 - d2

@@ -1,16 +1,16 @@
 """Scotch: maps the graph onto devices and the links between them.
 
 Pellegrini and Roman, "Scotch: a software package for static mapping by dual
-recursive bipartitioning" (1996), by its program `gmap` (Debian's `scotch`). It
-ignores order and memory; placements are repaired.
+recursive bipartitioning" (1996), through pyscotch, in a process of its own (see
+`scotch_child`). It ignores order and memory; placements are repaired.
 """
 
 import dataclasses
 import os
 import pathlib
-import shutil
 import subprocess
-import tempfile
+import sys
+from importlib import util
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
+from tfplace.placers.partition import scotch_child
 from tfplace.placers.partition.metis import (
   WeightedGraph,
   offer_parts,
@@ -28,101 +29,9 @@ from tfplace.placers.partition.metis import (
 )
 from tfplace.placers.tracker import Tracker
 
-
-def graph_text(graph: WeightedGraph) -> str:
-  """Formats a `.grf` file: sizes, then each vertex's weight, degree and edges.
-
-  Flags 011 mean no labels, edge weights and vertex weights. If all weights are
-  0 they become 1, because the program divides by their sum.
-  """
-  weights = graph.vertex_weights
-  if not weights.any():
-    weights = np.ones_like(weights)
-  lines = ["0", f"{len(weights)} {len(graph.adjacent)}", "0 011"]
-  bounds = graph.offsets.tolist()
-  pairs = np.stack((graph.edge_weights, graph.adjacent), axis=1)
-  flat = [str(value) for value in pairs.reshape(-1).tolist()]
-  for vertex, weight in enumerate(weights.tolist()):
-    first, end = bounds[vertex], bounds[vertex + 1]
-    edges = flat[2 * first : 2 * end]
-    lines.append(" ".join([str(weight), str(end - first), *edges]))
-  return "\n".join(lines) + "\n"
-
-
-def target_text(distance: np.ndarray) -> str:
-  """Formats a `deco 0` file: devices as leaves of a binary tree.
-
-  After the header, each device has a line with its label, weight (1) and leaf
-  number (the root is 1, the children of i are 2 i and 2 i + 1). The lower
-  triangle of `distance`, [num_parts, num_parts] int64 and symmetric, follows.
-  """
-  leaf = leaves(distance)
-  lines = ["deco", "0", f"{len(leaf)} {max(leaf)}"]
-  lines += [f"{label} 1 {number}" for label, number in enumerate(leaf)]
-  for row in range(1, len(distance)):
-    lines.append(" ".join(str(int(d)) for d in distance[row, :row]))
-  return "\n".join(lines) + "\n"
-
-
-def leaves(distance: np.ndarray) -> list[int]:
-  """Returns the leaf of each device in a tree that keeps near devices close.
-
-  A set is split around its two devices that are farthest apart.
-  """
-  result = [0] * len(distance)
-
-  def halve(members: list[int], number: int) -> None:
-    if len(members) == 1:
-      result[members[0]] = number
-      return
-    among = distance[np.ix_(members, members)]
-    left, right = np.unravel_index(int(among.argmax()), among.shape)
-    nearer = among[:, left] - among[:, right]
-    nearer[left], nearer[right] = -(10**9), 10**9
-    ordered = [members[i] for i in np.argsort(nearer, kind="stable")]
-    half = (len(members) + 1) // 2
-    halve(sorted(ordered[:half]), 2 * number)
-    halve(sorted(ordered[half:]), 2 * number + 1)
-
-  halve(list(range(len(distance))), 1)
-  return result
-
-
-def parse_mapping(text: str, num_vertices: int, num_parts: int) -> np.ndarray:
-  """Parses a `.map` file to the [num_vertices] int64 part of each vertex.
-
-  Raises TfplaceError unless it gives exactly one valid part per vertex.
-  """
-  try:
-    values = np.array([int(word) for word in text.split()], np.int64)
-  except (ValueError, OverflowError) as error:
-    raise TfplaceError(
-      f"Scotch's mapping is no list of numbers: {error}"
-    ) from (error)
-  if len(values) != 1 + 2 * num_vertices or values[0] != num_vertices:
-    raise TfplaceError(
-      f"Scotch's mapping has {len(values)} numbers, not the"
-      f" {1 + 2 * num_vertices} that {num_vertices} vertices take"
-    )
-  vertex, part = values[1::2], values[2::2]
-  result = np.full(num_vertices, -1, np.int64)
-  if ((vertex >= 0) & (vertex < num_vertices)).all():
-    result[vertex] = part
-  if ((result < 0) | (result >= num_parts)).any():
-    at = int(np.flatnonzero((result < 0) | (result >= num_parts))[0])
-    raise TfplaceError(
-      f"Scotch's mapping puts vertex {at} on no part of 0 to {num_parts - 1}"
-    )
-  return result
-
-
-# The name in Debian. The authors' own name, `gmap`, is also that of a genome
-# aligner.
-PROGRAMS = ("scotch_gmap",)
-# Sums of weight times distance must fit in the 32 bits of Debian's build.
+# Sum of all weights: Scotch multiplies a vertex weight, an edge weight and a
+# distance, and checks no overflow of its 64 bits.
 _TOTAL = 2**24
-# Several threads give results that vary.
-_ENVIRONMENT = {"SCOTCH_PTHREAD_NUMBER": "1"}
 _NEAR, _FAR = 4, 64  # Distance of the fastest link and maximum distance.
 
 
@@ -130,37 +39,38 @@ _NEAR, _FAR = 4, 64  # Distance of the fastest link and maximum distance.
 class ScotchPlacer:
   """Maps with Scotch onto the devices of the fastest kind."""
 
-  # Seconds that the program may take, if the budget allows it.
+  # Mappings of different seeds; the best by simulation counts. The process
+  # takes longer to start than to map most graphs.
+  mappings: int = 3
+  # Further mappings if none fits in memory: some other numbering of the devices
+  # may fit.
+  more_mappings: int = 5
+  # Seconds that Scotch may take, if the budget allows it.
   longest_s: float = 60.0
+  # Seconds that it may take in any case; its process starts in 0.2 s.
+  shortest_s: float = 2.0
   name: ClassVar[str] = "scotch"
 
   def place(
     self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
   ) -> Result:
-    """Maps the groups (see `find_program` and `run` for its errors)."""
+    """Maps the groups (see `mapped` for its errors)."""
     tracker = Tracker(self.name, problem, evaluator, budget)
-    program = find_program()
     groups = GroupGraph(problem)
     devices = main_devices(groups)
     graph = weighted_graph(groups, devices, _TOTAL)
-    parts = np.zeros(groups.num_groups, np.int64)
-    if len(devices) > 1 and groups.num_groups:
-      timeout_s = min(self.longest_s, max(1.0, budget.left_s))
-      parts = run(program, graph, distances(groups, devices), timeout_s)
-    offer_parts(tracker, groups, parts)
+    distance = distances(groups, devices)
+    rng = np.random.default_rng(seed % 2**31)
+    for count in (self.mappings, self.more_mappings):
+      seeds = rng.integers(2**31, size=count)
+      limit_s = min(self.longest_s, max(self.shortest_s, budget.left_s))
+      for parts in mapped(graph, distance, seeds, limit_s):
+        offer_parts(tracker, groups, parts)
+        if tracker.best is not None and tracker.is_done:
+          break
+      if tracker.best is not None or tracker.is_done:
+        break
     return tracker.result()
-
-
-def find_program() -> str:
-  """Finds Scotch's mapper; raises TfplaceError if it is not installed."""
-  for name in PROGRAMS:
-    path = shutil.which(name)
-    if path is not None:
-      return path
-  raise TfplaceError(
-    f"strategy 'scotch' needs the program {PROGRAMS[0]} of the Debian package"
-    " scotch, which is not installed"
-  )
 
 
 def distances(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
@@ -182,47 +92,97 @@ def distances(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
   ).astype(np.int64)
 
 
-def run(
-  program: str, graph: WeightedGraph, distance: np.ndarray, timeout_s: float
+def mapped(
+  graph: WeightedGraph, distance: np.ndarray, seeds: np.ndarray, limit_s: float
 ) -> np.ndarray:
-  """Runs the program once; returns the [num_vertices] part of each vertex.
+  """Maps a graph with Scotch, once for each seed.
 
-  Raises TfplaceError if it fails, times out, or returns an invalid mapping.
+  Args:
+    distance: [num_parts, num_parts] int64, symmetric.
+    seeds: [num_seeds] int64; Scotch takes 2 k and 2 k + 1 as one seed.
+    limit_s: time limit in seconds.
+
+  Returns:
+    The [num_mappings, num_vertices] int64 part of each vertex; fewer mappings
+    than seeds if the time is over.
+
+  Raises:
+    TfplaceError: pyscotch is not installed, or Scotch fails, finds no mapping
+      within the limit, or returns an invalid one.
   """
-  try:
-    with tempfile.TemporaryDirectory(prefix="tfplace_scotch_") as name:
-      folder = pathlib.Path(name)
-      (folder / "graph.grf").write_text(graph_text(graph))
-      (folder / "target.tgt").write_text(target_text(distance))
-      command = [program, "graph.grf", "target.tgt", "mapping.map"]
-      _run(command, folder, timeout_s)
-      mapping = folder / "mapping.map"
-      text = mapping.read_text(errors="replace") if mapping.exists() else ""
-  # There is no space for the files, or the program is missing.
-  except OSError as error:
-    raise TfplaceError(f"Scotch's {program} does not run: {error}") from error
-  return parse_mapping(text, len(graph.vertex_weights), len(distance))
+  num_vertices, num_parts = len(graph.vertex_weights), len(distance)
+  if num_parts == 1 or num_vertices == 0:
+    return np.zeros((1, num_vertices), np.int64)
+  if util.find_spec("pyscotch") is None:
+    raise TfplaceError(
+      "strategy 'scotch' needs the package pyscotch, whose wheels are for Linux"
+    )
+  weights = graph.vertex_weights
+  request = scotch_child.pack(
+    [
+      graph.offsets,
+      graph.adjacent,
+      graph.edge_weights,
+      # Scotch divides by the sum of the weights.
+      weights if weights.any() else np.ones_like(weights),
+      distance,
+      seeds,
+    ]
+  )
+  answer, is_late = _run(request, limit_s)
+  row_bytes = num_vertices * np.dtype(np.int64).itemsize
+  rows = len(answer) // row_bytes
+  if is_late and not rows:
+    raise TfplaceError(f"strategy 'scotch' found no mapping in {limit_s:g} s")
+  if not is_late and len(answer) != len(seeds) * row_bytes:
+    raise TfplaceError(
+      f"strategy 'scotch': Scotch's answer has {len(answer)} bytes, not the"
+      f" {len(seeds) * row_bytes} of {len(seeds)} mappings"
+    )
+  parts = np.frombuffer(answer[: rows * row_bytes], np.int64)
+  outside = parts[(parts < 0) | (parts >= num_parts)]
+  if len(outside):
+    raise TfplaceError(
+      f"strategy 'scotch': Scotch maps to part {outside[0]}, not to one of 0"
+      f" to {num_parts - 1}"
+    )
+  return parts.reshape(rows, num_vertices)
 
 
-def _run(command: list[str], folder: pathlib.Path, timeout_s: float) -> None:
+def _run(request: bytes, limit_s: float) -> tuple[bytes, bool]:
+  """Runs the child process once.
+
+  Returns its answer, and True if the time was over, so that some is missing.
+  """
+  environment = {
+    **os.environ,
+    # The child finds its packages where this process does.
+    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    # Several threads give results that vary.
+    "SCOTCH_PTHREAD_NUMBER": "1",
+    # Products of weights need more than 32 bits.
+    "PYSCOTCH_INT_SIZE": "64",
+    "PYSCOTCH_PARALLEL": "0",
+  }
   try:
     done = subprocess.run(
-      command,
-      cwd=folder,
-      env={**os.environ, **_ENVIRONMENT},
-      timeout=timeout_s,
+      [sys.executable, str(pathlib.Path(scotch_child.__file__))],
+      input=request,
+      env=environment,
+      timeout=limit_s,
       capture_output=True,
-      text=True,
-      errors="replace",
-      stdin=subprocess.DEVNULL,
       check=False,
     )
-  except subprocess.TimeoutExpired as error:
+  except subprocess.TimeoutExpired as late:
+    return late.output or b"", True
+  except OSError as error:
     raise TfplaceError(
-      f"Scotch's {command[0]} took more than {timeout_s:.0f} s"
+      f"strategy 'scotch': Python {sys.executable!r} does not run: {error}"
     ) from error
   if done.returncode:
-    said = " ".join((done.stderr or done.stdout).split())[:200]
+    told = " ".join(done.stderr.decode("utf-8", "replace").split())
     raise TfplaceError(
-      f"Scotch's {command[0]} failed with exit code {done.returncode}: {said}"
+      f"strategy 'scotch': Scotch ended with exit code {done.returncode}; it"
+      f" said {told[-300:]!r}"
     )
+  return done.stdout, False
