@@ -81,6 +81,7 @@ class ClockBar(progress.Progress):
 _MOST_CHARACTERS = 2000  # Length of an error message.
 _HELP = frozenset({"--help", "-h", "--helpfull", "--helpshort"})
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_REMOTE = frozenset({"dask"})  # Flags whose value may be an address.
 
 
 class UsageError(TfplaceError):
@@ -176,7 +177,7 @@ class _Output:
 
 def _check_local(values: flags.FlagValues) -> None:
   """Rejects addresses, which TensorFlow would open by itself."""
-  for flag in values:
+  for flag in sorted(set(values) - _REMOTE):
     value = values[flag].value
     for text in value if isinstance(value, list | tuple) else [value]:
       if isinstance(text, str) and _ADDRESS.match(text):

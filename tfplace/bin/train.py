@@ -17,6 +17,7 @@ from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
 from tfplace.learned import training_process
 from tfplace.placers import LEARNED
+from tfplace.placers.parallel import workers
 from tfplace.plan import Stages, live_step
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ def _define(values: flags.FlagValues) -> None:
     list(_REWARDS),
     "Evaluation of the policy's placements: the simulator or the real devices"
     " of --cluster. Imitation always uses the simulator.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "dask",
+    None,
+    "Address of a Dask scheduler such as tcp://10.0.0.1:8786, whose workers"
+    " draw and simulate the samples of each iteration, or 'local' to start"
+    " workers on this machine. The numbers are the same as without it.",
     flag_values=values,
   )
   _define_directories(values)
@@ -166,6 +175,7 @@ def _check(values: flags.FlagValues) -> None:
     raise cli.UsageError(f"give at least one of {choices}")
   training_graphs.check_microbatches(values)
   _check_strategy(values)
+  _check_dask(values)
   live = [name for name in values.cluster if sources.is_live(name)]
   if values.reward == "measure":
     _check_measured(values, live)
@@ -184,6 +194,20 @@ def _check_strategy(values: flags.FlagValues) -> None:
         f"--{name}={flag.value} is for --strategy={'|'.join(strategies_of)},"
         f" not {values.strategy}"
       )
+
+
+def _check_dask(values: flags.FlagValues) -> None:
+  if values.dask is None:
+    return
+  if not values.dask:
+    raise cli.UsageError(
+      "--dask is empty: give the address of a Dask scheduler, or local"
+    )
+  if values.reward == "measure":
+    raise cli.UsageError(
+      f"--dask={values.dask} is for --reward=simulate: real devices measure one"
+      " placement at a time"
+    )
 
 
 def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
@@ -250,7 +274,11 @@ def _run(values: flags.FlagValues) -> None:
     training_process.enter_training_process()  # Their lists load TensorFlow.
   problems = list(training_graphs.problems(values))
   training_process.enter_training_process()
-  _train(values, problems)
+  if values.dask is None:
+    _train(values, problems)
+    return
+  with workers.opened_workers(values.dask) as opened:
+    _train(values, problems, workers=opened)
 
 
 def _train(
