@@ -50,8 +50,8 @@ class Workers:
 
   @property
   def addresses(self) -> list[str]:
-    """Addresses of the workers that are there."""
-    return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+    """Addresses of the workers that are there; none without the scheduler."""
+    return sorted(self._client.scheduler_info(n_workers=-1).get("workers", ()))
 
   def submit(
     self,
@@ -131,7 +131,8 @@ class Workers:
         f"a task failed on a Dask worker: {type(error).__name__}: {error}"
       ) from error
     found = [future.result() for future in done]
-    self._client.cancel([f for f in futures if f.status == "pending"])
+    with contextlib.suppress(Exception):  # The scheduler may be gone.
+      self._client.cancel([f for f in futures if f.status == "pending"])
     return found
 
   def _wait(
