@@ -224,6 +224,9 @@ def _client(
 ) -> "Iterator[distributed.Client]":
   _quietly(logging.getLogger("distributed"))
   try:
+    if isinstance(cluster, str):
+      # A client with an invalid address takes 40 s to close.
+      distributed.comm.get_address_host_port(cluster)
     client = distributed.Client(
       cluster, timeout=_CONNECT_S, set_as_default=False
     )
