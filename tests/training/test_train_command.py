@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.testing import train_commands
@@ -20,14 +21,17 @@ from tfplace.simulate import Simulator
 
 @pytest.fixture
 def tiny(tmp_path):
-  formats.save_graph(
-    random_graph(10, seed=3, name="tiny"), tmp_path / "tiny.json"
-  )
-  formats.save_cluster(gpus(3), tmp_path / "cluster.json")
+  save_tiny(tmp_path)
   return tmp_path
 
 
-def start(tiny, name, **popen):
+def save_tiny(folder):
+  graph = random_graph(10, seed=3, name="tiny")
+  formats.save_graph(graph, folder / "tiny.json")
+  formats.save_cluster(gpus(3), folder / "cluster.json")
+
+
+def start(tiny, name, *more):
   command = train_commands.train_command(
     tiny,
     f"--checkpoint_dir={tiny / name}",
@@ -36,6 +40,7 @@ def start(tiny, name, **popen):
     "--imitation_steps=5",
     "--samples=4",
     "--checkpoint_every=2",
+    *more,
   )
   return subprocess.Popen(
     command,
@@ -43,7 +48,6 @@ def start(tiny, name, **popen):
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
-    **popen,
   )
 
 
@@ -62,31 +66,49 @@ def newest_checkpoint(folder):
   return int(text.split('"')[1].rsplit("-", 1)[1])
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+  """Folder of a run that was not interrupted."""
+  folder = tmp_path_factory.mktemp("whole")
+  save_tiny(folder)
+  finish(start(folder, "whole"))
+  return folder
+
+
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
-def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny):
-  whole = start(tiny, "whole")
-  killed = start(tiny, "killed")
+@pytest.mark.parametrize("dask", [[], ["--dask=local"]])
+def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(
+  tiny, whole, dask
+):
+  killed = start(tiny, "killed", *dask)
   while newest_checkpoint(tiny / "killed") < 8 and killed.poll() is None:
     time.sleep(0.02)
+  children = psutil.Process(killed.pid).children(recursive=True)
   killed.send_signal(signal.SIGKILL)
   killed.communicate()
   assert killed.returncode == -signal.SIGKILL  # it was not done yet
   assert not os.path.exists(tiny / "killed_policy")
-  out = finish(start(tiny, "killed"))
+  assert bool(children) == bool(dask)
+  assert not psutil.wait_procs(children, timeout=30)[1]  # Workers end, too.
+  out = finish(start(tiny, "killed"))  # Dask or not makes no other run.
   assert "continuing after step" in out
-  finish(whole)
   expected, found = (
-    load_policy(tiny / f"{name}_policy").weights for name in ("whole", "killed")
+    load_policy(path).weights
+    for path in (whole / "whole_policy", tiny / "killed_policy")
   )
   for a, b in zip(expected, found, strict=True):
     np.testing.assert_array_equal(a, b)
   placements = [
-    json.loads(next((tiny / name / "placements").glob("*.json")).read_text())
-    for name in ("whole_policy", "killed_policy")
+    json.loads(next((path / "placements").glob("*.json")).read_text())
+    for path in (whole / "whole_policy", tiny / "killed_policy")
   ]
   assert placements[0] == placements[1]
-  check_scalars(scalars_of(tiny / "whole" / "logs"), tiny)
+
+
+@train_commands.needs_extra_train
+def test_scalars_of_a_run_are_read_by_tensorboard(whole):
+  check_scalars(scalars_of(whole / "whole" / "logs"), whole)
 
 
 def scalars_of(folder):
@@ -160,6 +182,17 @@ def check_scalars(scalars, tiny):
         "--microbatches=2",
       ],
       ["--microbatches=2", "needs --reward=simulate"],
+    ),
+    (["--dask="], ["dask is ''", "or 'local'"]),
+    (
+      [
+        "--graphs=",
+        "--models=nmt",
+        "--cluster=workers:2",
+        "--reward=measure",
+        "--dask=local",
+      ],
+      ["--dask=local", "--reward=simulate"],
     ),
     (["--recompute=all"], ["--recompute=all is for the steps of"]),
     (["--recompute=auto"], ["only tfplace-place chooses it"]),

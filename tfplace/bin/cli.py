@@ -174,7 +174,7 @@ class _Output:
       ) from error
 
 
-_ADDRESSES = {"dask"}  # Flags whose value is an address.
+_ADDRESSES = frozenset({"dask"})  # Flags whose value may be an address.
 
 
 def _check_local(values: flags.FlagValues) -> None:

@@ -18,6 +18,7 @@ from tfplace.errors import shown
 from tfplace.learned import training_process
 from tfplace.measure.remote import resolvers
 from tfplace.placers import LEARNED
+from tfplace.placers.parallel import workers
 from tfplace.plan import Stages, live_step
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ def _define(values: flags.FlagValues) -> None:
     "Evaluation of the policy's placements: the simulator or the real devices"
     " of --cluster. Imitation always uses the simulator.",
     flag_values=values,
+  )
+  sources.define_dask_flag(
+    values,
+    "draw and simulate the samples of each iteration (the numbers are the same"
+    " as without it)",
   )
   _define_directories(values)
   _define_numbers(values)
@@ -167,6 +173,7 @@ def _check(values: flags.FlagValues) -> None:
     raise cli.UsageError(f"give at least one of {choices}")
   training_graphs.check_microbatches(values)
   _check_strategy(values)
+  _check_dask(values)
   live = [name for name in values.cluster if sources.is_live(name)]
   resolved = [name for name in live if resolvers.is_resolver(name)]
   if resolved:
@@ -191,6 +198,17 @@ def _check_strategy(values: flags.FlagValues) -> None:
         f"--{name}={flag.value} is for --strategy={'|'.join(strategies_of)},"
         f" not {values.strategy}"
       )
+
+
+def _check_dask(values: flags.FlagValues) -> None:
+  if values.dask is None:
+    return
+  workers.check_dask(values.dask)
+  if values.reward == "measure":
+    raise cli.UsageError(
+      f"--dask={values.dask} is for --reward=simulate: real devices measure one"
+      " placement at a time"
+    )
 
 
 def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
@@ -257,7 +275,11 @@ def _run(values: flags.FlagValues) -> None:
     training_process.enter_training_process()  # Their lists load TensorFlow.
   problems = list(training_graphs.problems(values))
   training_process.enter_training_process()
-  _train(values, problems)
+  if values.dask is None:
+    _train(values, problems)
+    return
+  with workers.opened_workers(values.dask) as opened:
+    _train(values, problems, workers=opened)
 
 
 def _train(

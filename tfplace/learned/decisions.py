@@ -273,6 +273,8 @@ def shared_noise(
 ) -> Iterator[np.ndarray]:
   """Yields `number` arrays [count, devices] of float32 Gumbel noise.
 
+  Row i is `group_noise` of `groupings[i % len(groupings)]`.
+
   Args:
     count: Decisions per placement, N.
     devices: Devices per decision.
@@ -282,12 +284,31 @@ def shared_noise(
     temperatures: Temperatures of equal consecutive shares of the placements.
       Above 1, samples are closer to uniform.
   """
+  drawn = group_noise(rng, number, count, devices, groupings, temperatures)
+  for row, noise in enumerate(drawn):
+    yield noise[groupings[row % len(groupings)]] if groupings else noise
+
+
+def group_noise(
+  rng: np.random.Generator,
+  number: int,
+  count: int,
+  devices: int,
+  groupings: Sequence[np.ndarray] = (),
+  temperatures: Sequence[float] = (1.0,),
+) -> Iterator[np.ndarray]:
+  """Yields `number` arrays [groups, devices] of float32 Gumbel noise.
+
+  Arguments are those of `shared_noise`. Without groupings, each decision is a
+  group.
+  """
   for row in range(number):
-    of = groupings[row % len(groupings)] if groupings else None
-    size = count if of is None else int(of.max(initial=0)) + 1
+    size = count
+    if groupings:
+      size = int(groupings[row % len(groupings)].max(initial=0)) + 1
     noise = rng.gumbel(size=(size, devices)).astype(np.float32)
     noise *= np.float32(temperatures[row * len(temperatures) // number])
-    yield noise if of is None else noise[of]
+    yield noise
 
 
 def decoding_noise(

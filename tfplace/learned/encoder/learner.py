@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfplace.learned.encoder import features
 from tfplace.learned.encoder.agent import PlacementActor, make_ppo
+from tfplace.learned.sampling import Drawn
 from tfplace.learned.train import policy_step, trajectory
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig
@@ -52,8 +53,8 @@ class EncoderLearner(Learner):
   @abc.abstractmethod
   def _sample(
     self, graph: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, ts.TimeStep, dict[str, Any]]:
-    """Returns [1 + B, num_decisions] choices and the results of `_look`.
+  ) -> tuple[Drawn, ts.TimeStep, dict[str, Any]]:
+    """Returns 1 + B evaluated samples and the results of `_look` on B.
 
     The first row contains the most probable choices, which PPO does not use.
     The last row is the best placement so far, if there is one.
@@ -89,9 +90,9 @@ class EncoderLearner(Learner):
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one PPO iteration: samples and evaluates placements, updates."""
     task, ppo = self._tasks[graph], self._method
-    choices, first, info = self._sample(graph, rng)
-    greedy_us, *sample_us = task.evaluate(choices)
-    sampled = choices[1:]
+    drawn, first, info = self._sample(graph, rng)
+    greedy_us, *sample_us = drawn.step_us
+    sampled = drawn.choices[1:]
     rewards = log_rewards(
       np.array(sample_us), task.baseline_us, ppo.infeasible_reward
     )

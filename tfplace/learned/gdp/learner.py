@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core import symmetry
-from tfplace.learned.decisions import NEVER, sample
+from tfplace.learned.decisions import NEVER
 from tfplace.learned.encoder.agent import GRAPH, PlacementActor
 from tfplace.learned.encoder.learner import EncoderLearner, logits_of
 from tfplace.learned.gdp.network import (
@@ -14,7 +13,9 @@ from tfplace.learned.gdp.network import (
   PlacementNetwork,
   exportable,
 )
+from tfplace.learned.gdp.sampling import gdp_draws
 from tfplace.learned.policy_format import Exportable
+from tfplace.learned.sampling import Drawn
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.objectives import imitation_loss
 from tfplace.learned.train.ppo import GraphBank
@@ -88,14 +89,10 @@ class GdpLearner(EncoderLearner):
 
   def _sample(
     self, graph: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, ts.TimeStep, dict[str, Any]]:
+  ) -> tuple[Drawn, ts.TimeStep, dict[str, Any]]:
     task, number = self._tasks[graph], self._method.samples
     first, info = self._look({GRAPH: np.full(number, graph, np.int32)})
     count = task.decisions.num_decisions
-    logits = logits_of(info)[0, :count, : len(task.classes)]
-    sampled = sample(logits, number, rng, task.groupings)
-    if task.best is not None:
-      sampled[-1] = task.best
-    sampled = symmetry.likeliest(sampled, logits, task.classes)
-    greedy = logits.argmax(axis=1).astype(np.int32)
-    return np.concatenate((greedy[None], sampled)), first, info
+    logits = logits_of(info)[0, :count, : len(task.context.classes)]
+    draws = gdp_draws(logits, number, rng, task.groupings, task.best)
+    return task.draw(draws), first, info

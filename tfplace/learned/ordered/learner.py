@@ -14,8 +14,9 @@ from tfplace.learned.ordered.network import (
   OrderedNetwork,
   exportable,
 )
-from tfplace.learned.ordered.tables import partial_tables
+from tfplace.learned.ordered.sampling import OrderedDraws, tables_of
 from tfplace.learned.policy_format import Exportable
+from tfplace.learned.sampling import Drawn
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
@@ -55,7 +56,7 @@ class OrderedLearner(EncoderLearner):
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
-    self._tables = [partial_tables(task.decisions) for task in tasks]
+    self._tables = [task.context.derived(tables_of) for task in tasks]
     self._tell = tf.function(
       lambda graph: (*self.policy(self._bank.get(graph)), *self.policy.head()),
       autograph=False,
@@ -101,19 +102,21 @@ class OrderedLearner(EncoderLearner):
 
   def _sample(
     self, graph: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, ts.TimeStep, dict[str, Any]]:
+  ) -> tuple[Drawn, ts.TimeStep, dict[str, Any]]:
     shape = 1 + self._method.samples, *self._shape(graph)
     noise = rng.gumbel(size=shape).astype(np.float32)
     noise *= np.float32(self._method.temperature)
     noise[0] = 0.0
     forced = np.full(shape[:2], -1, np.int32)
-    best = self._tasks[graph].best
-    if best is not None:
-      forced[-1] = best
-    samples = self._decode(graph, noise, forced)
-    others = Samples(*(part[1:] for part in samples))
+    task = self._tasks[graph]
+    if task.best is not None:
+      forced[-1] = task.best
+    drawn = task.draw(OrderedDraws(self._head(graph), noise, forced))
+    others = Samples(
+      drawn.choices[1:], drawn.observed[1:], drawn.candidates[1:]
+    )
     first, info = self._look(observations(self._bank, graph, others))
-    return samples.choices, first, info
+    return Drawn(drawn.choices, drawn.step_us), first, info
 
   def _head(self, graph: int) -> Head:
     return Head(*(part.numpy() for part in self._tell(tf.constant(graph))))

@@ -15,6 +15,7 @@ from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.encoder import features
 from tfplace.learned.policy_format import PolicyInputs
+from tfplace.learned.sampling import Context
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import overflow
 
@@ -183,6 +184,30 @@ class Observer:
       np.where(runs, np.maximum(excess, 0.0), 0.0) / BYTES_PER_GB,
       np.where(runs[:, None], first, 0.0).astype(np.float32),
     )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Looks:
+  """Request to observe placements, see `sampling.Draws`.
+
+  Attributes:
+    choices: [B, N] allowed devices.
+  """
+
+  choices: np.ndarray
+
+  def __len__(self) -> int:
+    return len(self.choices)
+
+  def part(self, rows: slice) -> "Looks":
+    return Looks(self.choices[rows])
+
+  def run(self, context: Context) -> Look:
+    return context.derived(_observer).look(self.choices)
+
+
+def _observer(context: Context) -> Observer:
+  return Observer(context.decisions, context.evaluator)
 
 
 def random_choices(

@@ -19,7 +19,7 @@ from tfplace.learned.placeto.agents import (
 )
 from tfplace.learned.placeto.features import (
   Look,
-  Observer,
+  Looks,
   fast_devices,
   random_choices,
 )
@@ -47,7 +47,6 @@ class Episodes:
   """Parallel episodes on one graph.
 
   Attributes:
-    observers: One observer per graph.
     final_us: [B] step times of the current placements, infinite where
       infeasible.
   """
@@ -55,7 +54,6 @@ class Episodes:
   def __init__(
     self, tasks: list[Task], max_decisions: int, config: PlacetoConfig
   ) -> None:
-    self.observers = [Observer(t.decisions, t.evaluator) for t in tasks]
     self._tasks = tasks
     self._max_decisions = max_decisions
     self._config = config
@@ -84,7 +82,7 @@ class Episodes:
   def _look(self) -> np.ndarray:
     """Returns [B] costs of the current placements and keeps the best."""
     task = self._tasks[self._graph]
-    look = self.observers[self._graph].look(self._choices)
+    look = task.compute(Looks(self._choices))
     self._starts = look.start
     self.final_us = look.feasible_us
     task.keep(self._choices, self.final_us)
@@ -216,7 +214,7 @@ class PlacetoLearner(Learner):
     step = rng.integers(0, count, number).astype(np.int32)
     choices = np.where(np.arange(count) < step[:, None], task.target, choices)
     choices = choices.astype(np.int32)
-    look = self._episodes.observers[graph].look(choices)
+    look = task.compute(Looks(choices))
     task.keep(choices, look.feasible_us)
     state = {"placement": choices, "start": look.start, "step": step}
     return float(

@@ -7,15 +7,19 @@ everywhere.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import numpy as np
 
 from tfplace.core import symmetry
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
+from tfplace.learned import sampling
 from tfplace.learned.decisions import Decisions
+from tfplace.learned.sampling import Draws, Given, step_times
 from tfplace.learned.train import demonstrations
 from tfplace.learned.train.demonstrations import DemonstrationConfig
+from tfplace.placers.parallel.workers import Workers
 
 
 @dataclasses.dataclass
@@ -31,6 +35,7 @@ class Task:
     best_us: Best feasible step time so far; infinite if there is none.
     best: [num_decisions] placement of `best_us`, or None.
     evaluations: Number of placements evaluated so far.
+    workers: Workers that draw and evaluate samples; None does so here.
   """
 
   decisions: Decisions
@@ -41,6 +46,7 @@ class Task:
   best_us: float = math.inf
   best: np.ndarray | None = None
   evaluations: int = 0
+  workers: Workers | None = None
 
   def __post_init__(self) -> None:
     if not 0 < self.baseline_us < math.inf:
@@ -59,15 +65,30 @@ class Task:
     )
 
   @functools.cached_property
-  def classes(self) -> np.ndarray:
-    """[num_devices] result of `symmetry.device_classes`."""
-    return symmetry.device_classes(self.decisions.problem.cluster)
+  def context(self) -> sampling.Context:
+    """What the samples of the graph share."""
+    return sampling.Context(self.decisions, self.evaluator, self.groupings)
+
+  @functools.cached_property
+  def _sampler(self) -> sampling.WorkerSampler | None:
+    if self.workers is None:
+      return None
+    return sampling.WorkerSampler(self.context, self.workers)
+
+  def compute(self, draws: Draws) -> Any:
+    """Returns `draws.run`, computed on the workers if there are any."""
+    sampler = self._sampler
+    return draws.run(self.context) if sampler is None else sampler.run(draws)
+
+  def draw(self, draws: Draws) -> Any:
+    """Draws and evaluates samples and keeps the best, see `Drawn`."""
+    drawn = self.compute(draws)
+    self.keep(drawn.choices, drawn.step_us)
+    return drawn
 
   def evaluate(self, choices: np.ndarray) -> np.ndarray:
     """Maps [B, num_decisions] devices to [B] times, infinite if infeasible."""
-    step_us = step_times(self.evaluator, self.decisions.to_devices(choices))
-    self.keep(choices, step_us)
-    return step_us
+    return self.draw(Given(choices)).step_us
 
   def keep(self, choices: np.ndarray, step_us: np.ndarray) -> None:
     """Counts evaluated placements and keeps the best, like `evaluate`."""
@@ -77,23 +98,12 @@ class Task:
       self.best_us, self.best = float(step_us[at]), choices[at].copy()
 
 
-def step_times(evaluator: Evaluator, devices: np.ndarray) -> np.ndarray:
-  """Maps [B, num_ops] devices to [B] step times, infinite if infeasible."""
-  run = getattr(evaluator, "run", None)
-  if run is not None:  # The simulator's batch call skips checks and reports.
-    batch = run(np.ascontiguousarray(devices, np.int32))
-    return np.where(batch.feasible, batch.step_time_us, np.inf)
-  evaluations = evaluator.evaluate(devices)
-  return np.array(
-    [e.step_time_us if e.feasible else np.inf for e in evaluations]
-  )
-
-
 def make_task(
   decisions: Decisions,
   evaluator: Evaluator,
   shown: DemonstrationConfig | None = None,
   changes: bool = False,
+  workers: Workers | None = None,
 ) -> Task:
   """Creates a task with the best demonstration as target.
 
@@ -121,6 +131,7 @@ def make_task(
     choices,
     groupings=decisions.explorations,
     evaluations=found.evaluations,
+    workers=workers,
   )
   if known:
     task.best_us, task.best = float(step_us), choices

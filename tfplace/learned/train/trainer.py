@@ -31,6 +31,7 @@ from tfplace.learned.train.config import Request, TrainConfig
 from tfplace.learned.train.demonstrations import DemonstrationConfig
 from tfplace.learned.train.learner import Step
 from tfplace.learned.train.tasks import Task, make_task
+from tfplace.placers.parallel.workers import Workers
 from tfplace.simulate import Simulator
 
 
@@ -178,7 +179,7 @@ class Trainer:
     task, imitation = self.tasks[graph], self.config.imitation
     if not imitation.steps or task.best is None:
       return
-    task.target = symmetry.by_first_use(task.best, task.classes)
+    task.target = symmetry.by_first_use(task.best, task.context.classes)
     for _ in range(imitation.rehearsals):
       self.learner.imitate(graph)
 
@@ -250,8 +251,13 @@ def open_trainer(
   problems: Sequence[Problem],
   request: Request,
   make_evaluator: Callable[[Problem], Evaluator] = Simulator,
+  workers: Workers | None = None,
 ) -> Trainer:
   """Creates a trainer on `problems` and resumes from its last checkpoint.
+
+  Args:
+    workers: Workers that draw and simulate samples; the numbers are the same
+      without them.
 
   Raises:
     TrainingError: A directory or policy cannot be used.
@@ -265,7 +271,7 @@ def open_trainer(
   )
   changes = learner_type(request.strategy).changes
   tasks = [
-    make_task(decisions, make_evaluator(problem), shown, changes)
+    make_task(decisions, make_evaluator(problem), shown, changes, workers)
     for problem in problems
     for decisions in decisions_at(problem, request.max_decisions)
   ]

@@ -47,8 +47,8 @@ class Workers:
 
   @property
   def addresses(self) -> list[str]:
-    """Addresses of the workers that are there."""
-    return sorted(self._client.scheduler_info(n_workers=-1)["workers"])
+    """Addresses of the workers that are there; none without the scheduler."""
+    return sorted(self._client.scheduler_info(n_workers=-1).get("workers", ()))
 
   def submit(
     self,
@@ -128,7 +128,8 @@ class Workers:
         f"a task failed on a Dask worker: {type(error).__name__}: {error}"
       ) from error
     found = [future.result() for future in done]
-    self._client.cancel([f for f in futures if f.status == "pending"])
+    with contextlib.suppress(Exception):  # The scheduler may be gone.
+      self._client.cancel([f for f in futures if f.status == "pending"])
     return found
 
   def _wait(
@@ -254,6 +255,9 @@ def _client(
   distributed: Any, cluster: Any, dask: str
 ) -> "Iterator[distributed.Client]":
   try:
+    if isinstance(cluster, str):
+      # A client with an invalid address takes 40 s to close.
+      distributed.comm.get_address_host_port(cluster)
     client = distributed.Client(
       cluster, timeout=_CONNECT_S, set_as_default=False
     )

@@ -1,0 +1,138 @@
+"""Training with samples of Dask workers equals training without them."""
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+
+import distributed
+import numpy as np
+import pytest
+
+from tests.testing import train_commands
+from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tfplace import Simulator
+from tfplace.learned import learner_type
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.gdp.sampling import GdpDraws
+from tfplace.learned.ordered.sampling import OrderedDraws
+from tfplace.learned.placeto.features import Looks
+from tfplace.learned.sampling import Given
+from tfplace.learned.train import config
+from tfplace.learned.train.tasks import make_task
+from tfplace.learned.train.trainer import Trainer
+from tfplace.placers.parallel import workers as workers_lib
+
+DRAWS = {
+  "gdp": GdpDraws,
+  "ordered": OrderedDraws,
+  "placeto": Looks,
+  "rnn": Given,
+  "hierarchical": Given,
+}
+
+
+@contextlib.contextmanager
+def started_workers():
+  """Starts a scheduler and two workers that nothing restarts."""
+  with contextlib.ExitStack() as stack:
+    cluster = stack.enter_context(
+      distributed.LocalCluster(n_workers=0, dashboard_address=":0")
+    )
+    address = cluster.scheduler_address
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address]
+    for _ in range(2):
+      process = stack.enter_context(
+        subprocess.Popen(
+          [*command, "--no-nanny", "--nthreads=1", "--no-dashboard"],
+          env=train_commands.environment(),
+          stderr=subprocess.DEVNULL,
+        )
+      )
+      stack.callback(process.kill)
+    cluster.wait_for_workers(2, timeout=60)
+    yield stack.enter_context(workers_lib.opened_workers(address))
+
+
+@pytest.fixture(scope="module")
+def workers():
+  with started_workers() as opened:
+    yield opened
+
+
+def trained(strategy, workers=None):
+  """Returns history and weights after imitation and three iterations."""
+  make = learner_type(strategy)
+  small = {"units": 8}
+  if strategy in ("gdp", "ordered"):
+    small |= {"sage_layers": 1, "attention_layers": 1, "heads": 2}
+  problem = problem_of(random_graph(6, seed=1, cpu_only=True), gpus(2, True))
+  task = make_task(
+    group_decisions(problem),
+    Simulator(problem),
+    changes=make.changes,
+    workers=workers,
+  )
+  settings = config.TrainConfig(
+    strategy=strategy,
+    iterations=3,
+    network=make.network_type(**small),
+    method=make.method_of({"samples": 4, "algorithm": "reinforce"}),
+    imitation=config.ImitationConfig(steps=1),
+  )
+  run = Trainer([task], settings)
+  run.run()
+  return run.history, [v.numpy() for v in run.learner.policy.variables]
+
+
+@functools.cache
+def alone(strategy):
+  return trained(strategy)
+
+
+def assert_equal(found, expected):
+  assert found[0] == expected[0]
+  for a, b in zip(found[1], expected[1], strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def fail(*_):
+  raise AssertionError("the learner drew samples itself")
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("strategy", DRAWS)
+def test_two_workers_draw_the_samples_of_the_learner(
+  workers, monkeypatch, strategy
+):
+  expected = alone(strategy)
+  monkeypatch.setattr(DRAWS[strategy], "run", fail)  # In this process only.
+  assert_equal(trained(strategy, workers), expected)
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("number", [1, 2])
+def test_workers_killed_in_training_change_nothing(monkeypatch, number):
+  expected = alone("ordered")
+  monkeypatch.setattr(workers_lib, "_ALONE_S", 1.0)
+  with started_workers() as opened:
+    victims = list(opened._client.run(os.getpid).values())[:number]
+    submit_each = opened.submit_each
+    submitted = []
+
+    def submit_and_kill(function, tasks):
+      futures = submit_each(function, tasks)
+      submitted.append(len(futures))
+      if len(submitted) == 3:  # The graph is known; samples are under way.
+        for pid in victims:
+          os.kill(pid, signal.SIGKILL)
+      return futures
+
+    monkeypatch.setattr(opened, "submit_each", submit_and_kill)
+    found = trained("ordered", opened)
+    left = len(opened.addresses)
+  assert_equal(found, expected)
+  assert submitted[2] == 2
+  assert left == 2 - number
