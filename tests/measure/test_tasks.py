@@ -111,7 +111,9 @@ def test_two_pods_measure_once(arguments, tmp_path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("" if name == "__init__" else FAKE_KUBERNETES)
   pods = dict(zip(("lab-0", "lab-1"), ADDRESSES, strict=True))
-  path = os.pathsep.join([str(tmp_path / "fake"), os.environ["PYTHONPATH"]])
+  path = os.pathsep.join(
+    filter(None, [str(tmp_path / "fake"), os.environ.get("PYTHONPATH")])
+  )
   environments = [
     {"FAKE_PODS": json.dumps(pods), "POD_IP": ip, "PYTHONPATH": path}
     for ip in ADDRESSES
@@ -218,9 +220,10 @@ def test_dead_worker_of_a_task_is_restarted():
   port = task_commands.free_ports(1)
   causes = []
   task = resolvers.Task(hosts_of(port), 0)
+  before = set(serving_children())  # Of other tests in this process.
   with tasks.taking_part(task, causes.append) as is_first:
     assert is_first
-    (pid,) = serving_children()
+    (pid,) = set(serving_children()) - before
     os.kill(pid, signal.SIGKILL)
     assert await_true(lambda: causes)
     assert await_true(lambda: not workers.check(task.hosts.workers))

@@ -1,5 +1,6 @@
 """Searches on Dask workers: rounds, lost workers, errors, cancellation."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -271,7 +272,12 @@ def test_interrupt_ends_the_search_on_workers(cluster, tmp_path, local):
   ]
   before = worker_processes()
   child = subprocess.Popen(
-    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    command,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    # A background job ignores SIGINT, and so would its children.
+    preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
   )
   try:
     if local:

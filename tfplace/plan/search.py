@@ -143,8 +143,8 @@ def find_placement(
     return placers.place(
       problem,
       config.strategy,
-      seconds,
-      config.seed,
+      budget_s=seconds,
+      seed=config.seed,
       policy=config.policy,
       max_evaluations=max_evaluations,
       init_placement=start,
