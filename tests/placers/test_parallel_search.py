@@ -277,7 +277,9 @@ def test_interrupt_ends_the_search_on_workers(cluster, tmp_path, local):
     stderr=subprocess.PIPE,
     text=True,
     # A background job ignores SIGINT, and so would its children.
-    preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    preexec_fn=functools.partial(  # noqa: PLW1509
+      signal.signal, signal.SIGINT, signal.SIG_DFL
+    ),
   )
   try:
     if local:
