@@ -34,7 +34,7 @@ from tfplace.placers.parallel.tasks import SearchTask, warm_up_workers
 from tfplace.placers.parallel.workers import Workers, opened_workers
 
 MANY = 16
-KILLED_AT = 0.2  # Of the budget, in the middle of the first round.
+KILLED_AT = 0.2  # Share of the budget: the middle of the first round.
 COLUMNS = ("1", "2", "2, one killed", f"{MANY}, replayed")
 OPTIONS = Options("run_dask", __doc__)
 OPTIONS.add(

@@ -220,7 +220,7 @@ def test_dead_worker_of_a_task_is_restarted():
   port = task_commands.free_ports(1)
   causes = []
   task = resolvers.Task(hosts_of(port), 0)
-  before = set(serving_children())  # Of other tests in this process.
+  before = set(serving_children())  # Other tests have started these.
   with tasks.taking_part(task, causes.append) as is_first:
     assert is_first
     (pid,) = set(serving_children()) - before

@@ -41,7 +41,6 @@ def test_workers_split_a_step_of_much_work_as_one_process_does(workers):
   assert found.choice.microbatches == MicrobatchConfig(2)
   assert found.best.evaluation.step_time_us == 502.0
   assert found.best.placement.problem is found.problem
-  assert all(trial.seconds >= 0 for trial in found.choice.trials)
 
 
 def test_workers_begin_the_next_number_before_one_is_judged(workers):

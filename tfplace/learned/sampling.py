@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import pickle
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -166,9 +165,7 @@ class WorkerSampler:
   ) -> dict[int, Any]:
     """Returns results by number; None where the graph is unknown."""
     tasks = [(i, part, self._key, content) for i, part in parts.items()]
-    with warnings.catch_warnings():
-      warnings.filterwarnings("ignore", "Sending large graph")
-      futures = self._workers.submit_each(run_part, tasks)
+    futures = self._workers.submit_each(run_part, tasks)
     try:
       return dict(self._workers.results(futures, None))
     except TfplaceError as error:
