@@ -1,0 +1,1 @@
+"""Models as users write them, tried as a new user would."""
