@@ -38,7 +38,7 @@ def distilbert() -> Case:
   """A smaller classifier of texts."""
   backbone = keras_hub.models.DistilBertBackbone(
     vocabulary_size=30522,
-    num_layers=6,
+    num_layers=4,
     num_heads=4,
     hidden_dim=256,
     intermediate_dim=1024,
@@ -59,7 +59,7 @@ def gpt2() -> Case:
   """A language model with weights of examples, as its preprocessor gives."""
   backbone = keras_hub.models.GPT2Backbone(
     vocabulary_size=50257,
-    num_layers=12,
+    num_layers=6,
     num_heads=2,
     hidden_dim=128,
     intermediate_dim=512,
@@ -73,7 +73,7 @@ def llama() -> Case:
   """A language model with grouped queries and rotary positions."""
   backbone = keras_hub.models.LlamaBackbone(
     vocabulary_size=32000,
-    num_layers=8,
+    num_layers=4,
     num_query_heads=4,
     num_key_value_heads=2,
     hidden_dim=128,
@@ -87,7 +87,7 @@ def mixtral() -> Case:
   """A language model that routes each token to two of four experts."""
   backbone = keras_hub.models.MixtralBackbone(
     vocabulary_size=32000,
-    num_layers=4,
+    num_layers=2,
     num_query_heads=4,
     num_key_value_heads=2,
     hidden_dim=128,
@@ -103,7 +103,7 @@ def t5() -> Case:
   """Encoder and decoder; the head is the transposed embedding."""
   backbone = keras_hub.models.T5Backbone(
     vocabulary_size=32128,
-    num_layers=4,
+    num_layers=2,
     num_heads=4,
     hidden_dim=128,
     intermediate_dim=256,
@@ -123,7 +123,7 @@ def whisper() -> Case:
   """Encoder of speech, decoder of text; the transposed embedding as head."""
   backbone = keras_hub.models.WhisperBackbone(
     vocabulary_size=51865,
-    num_layers=4,
+    num_layers=2,
     num_heads=4,
     hidden_dim=128,
     intermediate_dim=512,

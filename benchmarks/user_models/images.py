@@ -46,7 +46,7 @@ def vit() -> Case:
   """Patches of images through a Transformer."""
   inputs = keras.Input((72, 72, 3))
   x = PatchEncoder(num_patches=144, units=64)(Patches(6)(inputs))
-  for _ in range(8):
+  for _ in range(4):
     y = layers.LayerNormalization(epsilon=1e-6)(x)
     y = layers.MultiHeadAttention(4, 64, dropout=0.1)(y, y)
     x = layers.Add()([y, x])

@@ -320,6 +320,7 @@ def _denoiser(size: int, widths: tuple[int, ...], depth: int) -> keras.Model:
   return keras.Model([noisy, variances], x, name="denoiser")
 
 
+@keras.saving.register_keras_serializable("user_models")
 def _sinusoidal(x: Any) -> Any:
   frequencies = np.exp(np.linspace(0.0, math.log(1000.0), 16))
   angles = (2.0 * math.pi * frequencies).astype("float32")

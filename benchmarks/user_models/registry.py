@@ -60,10 +60,10 @@ def _own(module: str, about: str, has_classes: bool = False) -> UserModel:
 
 FOURTEEN: Mapping[str, UserModel] = {
   "bert": _hub("keras-hub BertTextClassifier, 12 layers of 128, 16 x 128"),
-  "gpt2": _hub("keras-hub GPT2CausalLM, 12 layers of 128, 8 x 64"),
-  "t5": _hub("keras-hub T5Backbone with a head, 4 + 4 layers of 128, 8 x 64"),
-  "whisper": _hub("keras-hub WhisperBackbone with a head, 4 + 4 layers of 128"),
-  "mixtral": _hub("keras-hub MixtralCausalLM, 4 layers of 128, 4 experts"),
+  "gpt2": _hub("keras-hub GPT2CausalLM, 6 layers of 128, 8 x 64"),
+  "t5": _hub("keras-hub T5Backbone with a head, 2 + 2 layers of 128, 8 x 64"),
+  "whisper": _hub("keras-hub WhisperBackbone with a head, 2 + 2 layers of 128"),
+  "mixtral": _hub("keras-hub MixtralCausalLM, 2 layers of 128, 4 experts"),
   "siamese": _own("own_steps", "three ResNet-50s, triplet loss, 8 x 64", True),
   "gan": _own("own_steps", "DCGAN with two optimizers, 16 x 64 x 64", True),
   "vae": _own("own_steps", "convolutional VAE, 64 x 28 x 28", True),
@@ -80,10 +80,10 @@ FOURTEEN: Mapping[str, UserModel] = {
 }
 TEN_MORE: Mapping[str, UserModel] = {
   "efficientnet": _own("images", "augmentation and EfficientNetB0, 8 x 96"),
-  "vit": _own("images", "ViT, 8 layers of 64, 32 x 72 x 72", True),
+  "vit": _own("images", "ViT, 4 layers of 64, 32 x 72 x 72", True),
   "unet": _own("images", "U-Net of separable convolutions, 8 x 96 x 96"),
-  "distilbert": _hub("keras-hub DistilBertTextClassifier, 6 layers of 256"),
-  "llama": _hub("keras-hub LlamaCausalLM, 8 layers of 128, 8 x 64"),
+  "distilbert": _hub("keras-hub DistilBertTextClassifier, 4 layers of 256"),
+  "llama": _hub("keras-hub LlamaCausalLM, 4 layers of 128, 8 x 64"),
   "audio": _own("sequences", "residual Conv1Ds, 16 x 4,000 values"),
   "dlrm": _own("structured", "subclassed DLRM, 26 embeddings, 512 rows", True),
   "tab_transformer": _own("structured", "TabTransformer, 256 rows", True),

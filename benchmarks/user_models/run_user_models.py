@@ -65,6 +65,8 @@ def tried(name: str, entry: registry.UserModel) -> dict[str, Any]:
           **_in_shell(entry, folder, keras_file, typed),
         }
   row["total_s"] = round(time.perf_counter() - began, 1)
+  if "keras_hub" in entry.imports:
+    row["keras_hub"] = importlib.metadata.version("keras-hub")
   row["load"] = [round(load, 1), round(os.getloadavg()[0], 1)]
   return row
 
@@ -155,17 +157,14 @@ def typed_shapes(error: str) -> str | None:
 
 def _settings() -> dict[str, Any]:
   """Returns what all rows of a file have in common."""
-  versions = {}
-  for package in ("tensorflow", "keras", "keras-hub"):
-    if importlib.util.find_spec(package.replace("-", "_")) is not None:
-      versions[package] = importlib.metadata.version(package)
+  packages = ("tensorflow", "keras")
   return {
     "revision": _REVISION.value,
     "cluster": _CLUSTER.value,
     "budget_s": _BUDGET.value,
     "devices": _DEVICES.value,
     "cores": os.cpu_count(),
-    "versions": versions,
+    "versions": {name: importlib.metadata.version(name) for name in packages},
   }
 
 

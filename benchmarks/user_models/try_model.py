@@ -62,17 +62,16 @@ def attempted(attempt: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     except Exception as error:  # A row says of any error what it was.
       found = {
         "works": False,
-        "error": first_line(str(error)),
+        "error": one_line(str(error)),
         "error_type": type(error).__name__,
       }
   found["wall_s"] = round(time.perf_counter() - began, 2)
   return {**found, "logged": logged} if logged else found
 
 
-def first_line(text: str) -> str:
-  """Returns the first line that is not empty."""
-  lines = [line for line in text.splitlines() if line.strip()]
-  return lines[0][:_MOST_TEXT] if lines else ""
+def one_line(text: str) -> str:
+  """Returns a message of several lines as one."""
+  return " ".join(text.split())[:_MOST_TEXT]
 
 
 @contextlib.contextmanager

@@ -58,10 +58,10 @@ def test_rows_of_a_tiny_and_of_a_broken_user_model(tmp_path, capsys):
   assert chain["place"]["difference"] < 1e-5
   assert chain["plan"]["wall_s"] <= chain["total_s"]
   broken = rows["broken"]
-  assert broken["fit"]["error"] == "no such layer"
+  assert broken["fit"]["error"] == "no such layer: its second line"
   assert not {"plan", "place", "shell"} & set(broken)
   table = out.with_suffix(".md").read_text()
-  assert "- broken, fit: no such layer" in table
+  assert "- broken, fit: no such layer: its second line" in table
   # What is there is not tried again.
   before = out.read_text()
   assert run_user_models.OPTIONS.call(run_user_models.main, flags) == 0

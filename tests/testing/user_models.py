@@ -19,7 +19,7 @@ def chain():
 
 def broken():
   """Cannot be built."""
-  raise ValueError("no such layer\nsecond line")
+  raise ValueError("no such layer:\nits second line")
 
 
 MODELS = {
