@@ -46,8 +46,8 @@ class StepConfig:
     costs: name of the cost model for estimated costs.
     measured: whether the step is run to measure its costs.
     measure_s: seconds for these runs, for all step variants together.
-    check_s: seconds of a step on this host up to which the numeric check runs it
-      with its whole batch.
+    check_s: seconds of a step on this host up to which the numeric check runs
+      the whole batch.
     is_local: whether the devices are this process's, not described ones.
   """
 

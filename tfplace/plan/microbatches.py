@@ -229,11 +229,11 @@ def microbatch_hint(
     if found.evaluation.step_time_us * hint.least_gain > best_us:
       return ""
     told = would_take(VariantTrial(microbatches, found), best_us)
-    hint = f"{told} (a quick estimate): plan with microbatches={AUTO!r}"
+    told += f" (a quick estimate): plan with microbatches={AUTO!r}"
     if not allowed:
-      return hint
+      return told
     return (
-      f"{hint} and allow_batch_statistics=True, by which each microbatch of"
+      f"{told} and allow_batch_statistics=True, by which each microbatch of"
       " BatchNormalization uses its own statistics, and losses change slightly"
     )
   return ""
