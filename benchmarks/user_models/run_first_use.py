@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
@@ -60,8 +60,10 @@ def timed(
   return seconds, done.stdout
 
 
-def first_use(python: str, folder: str) -> dict[str, Any]:
-  """Returns seconds of each part of the way."""
+def first_use(
+  python: str, folder: str, show: Callable[[dict[str, Any]], None]
+) -> None:
+  """Goes the way and shows, after each part, the seconds of all so far."""
   copy = pathlib.Path(folder, "tfplace")
   copy.mkdir()
   for name in _SOURCES:
@@ -74,20 +76,25 @@ def first_use(python: str, folder: str) -> dict[str, Any]:
   found: dict[str, Any] = {"load": round(os.getloadavg()[0], 1)}
   venv = own.parents[1]
   found["venv_s"], _ = timed([python, "-m", "venv", venv], folder)
+  show(found)
   found["install_s"], _ = timed([own, "-m", "pip", "install", copy], folder)
+  show(found)
   for key in ("first_run", "second_run"):
     seconds, printed = timed([own, script], folder)
     found[key] = {"wall_s": seconds, **json.loads(printed.splitlines()[-1])}
+    show(found)
   parts = (found["venv_s"], found["install_s"], found["first_run"]["wall_s"])
   found["total_s"] = round(sum(parts), 1)
-  return found
+  show(found)
 
 
 def main(_: flags.FlagValues) -> None:
+  def show(found: dict[str, Any]) -> None:
+    write_json(pathlib.Path(_OUT.value), found)
+    print(found, flush=True)
+
   with tempfile.TemporaryDirectory() as folder:
-    row = first_use(_PYTHON.value, folder)
-  write_json(pathlib.Path(_OUT.value), row)
-  print(json.dumps(row, indent=2))
+    first_use(_PYTHON.value, folder, show)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def tried(name: str, entry: registry.UserModel) -> dict[str, Any]:
   with tempfile.TemporaryDirectory() as folder:
     keras_file = pathlib.Path(folder, f"{name}.keras")
     row = _in_python(name, folder, keras_file)
-    if _SHELL.value and keras_file.exists():
+    # A model that cannot be saved leaves a broken file.
+    if _SHELL.value and row.get("save", {}).get("works"):
       row["shell"] = _in_shell(entry, folder, keras_file)
       typed = typed_shapes(row["shell"].get("error", ""))
       if typed:
