@@ -9,8 +9,10 @@ from tfplace.bin.checks.children import Report
 from tfplace.bin.checks.findings import Finding
 from tfplace.core.units import format_bytes, format_us
 from tfplace.measure.local import host
+from tfplace.plan import graph_keys
 
 _LEAST_CORES = 2
+_BACKEND = "tensorflow"
 # Files of drivers, by which a host has a GPU for TensorFlow.
 _DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -122,11 +124,12 @@ def findings_of(about: Host, facts: Mapping[str, Any]) -> Iterator[Finding]:
     )
   if facts.get("gpus") == []:
     yield from _missing_gpu(facts)
-  backend = facts.get("backend")
-  if backend is not None and backend != "tensorflow":
+  backend, source = keras_backend(facts)
+  if backend != _BACKEND:
     yield Finding(
-      f"Keras runs on backend {backend!r}; only 'tensorflow' has placements",
-      'set KERAS_BACKEND=tensorflow, or "backend" in ~/.keras/keras.json',
+      f"Keras runs on backend {backend!r} ({source}); only {_BACKEND!r} has"
+      " placements",
+      f"set KERAS_BACKEND={_BACKEND}, which counts before ~/.keras/keras.json",
     )
   legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
   if legacy.lower() in ("1", "true"):
@@ -136,6 +139,20 @@ def findings_of(about: Host, facts: Mapping[str, Any]) -> Iterator[Finding]:
       "unset it, or build models with `import keras`",
       is_broken=False,
     )
+
+
+def keras_backend(facts: Mapping[str, Any]) -> tuple[str, str]:
+  """Returns the backend of Keras, and where it is set.
+
+  An import of Keras, and of TensorFlow, fails if the backend is missing. So the
+  settings count.
+  """
+  if os.environ.get("KERAS_BACKEND"):
+    return os.environ["KERAS_BACKEND"], "KERAS_BACKEND"
+  backend = graph_keys.keras_file().get("backend")
+  if backend:
+    return str(backend), "keras.json"
+  return str(facts.get("backend", _BACKEND)), "as Keras says"
 
 
 def _missing_gpu(facts: Mapping[str, Any]) -> Iterator[Finding]:
@@ -166,11 +183,15 @@ def import_findings(
     report: report of `checks.probe`.
     wanted: requirement, such as "numba>=0.61.2", of each installed library.
   """
+  is_other = keras_backend(report.facts)[0] != _BACKEND
   for key, error in report.facts.items():
     kind, _, name = key.partition(" ")
-    if kind == "import" and name in wanted:
+    # The backend is the cause, and has its own finding.
+    is_known = is_other and name in ("tensorflow", "keras")
+    if kind == "import" and name in wanted and not is_known:
       yield Finding(
-        f"{name} cannot be imported ({error})", _reinstall(name, wanted[name])
+        f"{name} cannot be imported ({error})",
+        f"pip install --force-reinstall '{wanted[name]}'",
       )
     elif kind == "error" and name:
       yield Finding(
@@ -181,16 +202,9 @@ def import_findings(
     name = report.stage.removeprefix("importing ")
     way_out = "the same happens to every program that does this; see above"
     if name in wanted:
-      way_out = _reinstall(name, wanted[name])
+      way_out = f"pip install --force-reinstall '{wanted[name]}'"
     yield Finding(
       f"the process that checks libraries and devices {report.failure} while"
       f" {report.stage}",
       way_out,
     )
-
-
-def _reinstall(name: str, requirement: str) -> str:
-  backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-  if name == "keras" and backend != "tensorflow":
-    return f"set KERAS_BACKEND=tensorflow in place of {backend}"
-  return f"pip install --force-reinstall '{requirement}'"
