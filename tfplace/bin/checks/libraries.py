@@ -113,7 +113,9 @@ def extras() -> list[Extra]:
 
 def python_finding() -> Finding | None:
   """Returns a finding if this Python is not supported."""
-  wanted = metadata.metadata(_PACKAGE).get("Requires-Python") or ""
+  wanted = ",".join(
+    metadata.metadata(_PACKAGE).get_all("Requires-Python") or []
+  )
   version = platform.python_version()
   if SpecifierSet(wanted).contains(version, prereleases=True):
     return None
