@@ -165,12 +165,13 @@ def _missing_gpu(facts: Mapping[str, Any]) -> Iterator[Finding]:
   problem = f"TensorFlow is a {build} build and sees no GPU"
   if hidden is not None:
     problem += f" ({hidden}={os.environ[hidden]!r} is set)"
+  if driver is None:
+    way_out = "nothing to do on a host without GPUs; otherwise install a driver"
+  elif hidden is not None:
     way_out = f"unset {hidden} to use the GPUs of this host"
-  elif driver is not None:
+  else:
     problem += f", though {driver} says that this host has one"
     way_out = "pip install 'tensorflow[and-cuda]', and see that nvidia-smi runs"
-  else:
-    way_out = "nothing to do on a host without GPUs; otherwise install a driver"
   yield Finding(problem, way_out, is_broken=False)
 
 
