@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import keras
 
@@ -60,13 +60,6 @@ class StageDisplay:
       yield silent
     finally:
       timer.cancel()
-
-
-def seconds_phrase(seconds: Mapping[str, float]) -> str:
-  """Lists the seconds of all stages of at least 0.1 s in one phrase."""
-  whole = sum(seconds.values())
-  parts = [f"{k} {v:.1f} s" for k, v in seconds.items() if v >= 0.1]
-  return f"planned in {whole:.1f} s ({', '.join(parts) or 'at once'})"
 
 
 def print_or_log(text: str, verbose: int, level: int) -> None:
