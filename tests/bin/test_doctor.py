@@ -204,6 +204,9 @@ def test_a_package_that_is_not_installed_has_no_versions(examined, monkeypatch):
   code, data, _ = examined()
   assert code == 0
   assert "without being installed" in only(data)["problem"]
+  code, data, _ = examined({"import numba": "ImportError: no LLVM"})
+  assert code == 1
+  assert data["findings"][1]["problem"].startswith("numba cannot be imported")
 
 
 def test_a_missing_extra_says_what_it_gives_and_its_line(monkeypatch, examined):

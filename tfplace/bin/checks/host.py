@@ -182,17 +182,19 @@ def import_findings(
 
   Args:
     report: report of `checks.probe`.
-    wanted: requirement, such as "numba>=0.61.2", of each installed library.
+    wanted: requirement, such as "numba>=0.61.2", of each installed library;
+      empty if it is unknown which are installed.
   """
   is_other = keras_backend(report.facts)[0] != _BACKEND
   for key, error in report.facts.items():
     kind, _, name = key.partition(" ")
     # The backend is the cause, and has its own finding.
     is_known = is_other and name in ("tensorflow", "keras")
-    if kind == "import" and name in wanted and not is_known:
+    is_known |= bool(wanted) and name not in wanted  # It is not installed.
+    if kind == "import" and not is_known:
       yield Finding(
         f"{name} cannot be imported ({error})",
-        f"pip install --force-reinstall '{wanted[name]}'",
+        f"pip install --force-reinstall '{wanted.get(name, name)}'",
       )
     elif kind == "error" and name:
       yield Finding(
