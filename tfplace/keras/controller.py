@@ -209,7 +209,7 @@ class Controller:
     """Puts another plan in force unless its first training step fails.
 
     Then the previous plan and the values of all variables come back, and `fit`
-    goes on with the next batch. The values wait in host memory until that step.
+    skips the batch. The values wait in host memory until that step.
 
     Args:
       plan: plan of the training step.
@@ -252,7 +252,7 @@ class Controller:
       except Exception as error:
         restore()
         on_failure(error)
-        return model.train_function(iterator)
+        return model.get_metrics_result()  # The batch is skipped.
       if model.train_function is first_step:
         model.train_function = function
       return logs

@@ -60,16 +60,22 @@ def _memory(plan: Plan) -> Iterator[tuple[str, float]]:
       yield f"peak_bytes/{short}/predicted", peak
       if 0 < limits.get(device, math.inf) < math.inf:
         yield f"peak_share/{short}/predicted", peak / limits[device]
-  for device in limits or plan.devices:
+  for device in filter(_has_own_memory, limits or plan.devices):
     try:
       info = tf.config.experimental.get_memory_info(device)
-    except ValueError:  # CPUs do not count.
+    except ValueError:  # This device does not count.
       continue
     short, limit = _short(device), limits.get(device, math.inf)
     yield f"current_bytes/{short}/measured", float(info["current"])
     yield f"peak_bytes/{short}/measured", float(info["peak"])
     if 0 < limit < math.inf:
       yield f"peak_share/{short}/measured", info["peak"] / limit
+
+
+def _has_own_memory(device: str) -> bool:
+  """Returns whether no other device takes memory from the same allocator."""
+  cpus = tf.config.list_logical_devices("CPU")
+  return len(cpus) == 1 or not _short(device).startswith("CPU")
 
 
 def _predicted(plan: Plan) -> Evaluation:

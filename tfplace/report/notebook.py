@@ -190,7 +190,8 @@ def timeline_svg(schedule: Schedule, config: NotebookConfig = CONFIG) -> str:
     return ""
   message = len(colors.colors)
   limit = max(3, config.max_bars // len(shown))
-  lines, drawn = [], set()
+  lines: list[str] = []
+  drawn: set[int] = set()
   for number, row in enumerate(shown):
     kinds = rows.row_kinds(row, colors.kind, message)
     bars = rows.make_bars(
