@@ -27,7 +27,9 @@ _logger = logging.getLogger("tfplace")
 
 _STEPS = re.compile(r"([1-9]\d{0,8}) steps?")
 _LEAST_STEPS = 5  # Fewest timed steps to judge a placement by.
-_TRIAL_STEPS = 20  # Timed steps after which a new placement is judged.
+# Timed steps, and their time in microseconds, after which a new placement is
+# judged. What else a host does comes and goes, and slows short trials.
+_TRIAL_STEPS, _TRIAL_US = 20, 2e6
 _MOST_REST = 63  # Most reviews without a search after failed trials.
 
 
@@ -64,13 +66,13 @@ class PlacementCallback(keras.callbacks.Callback):
 
   The callback times the steps of `fit`, fits the costs to them, and searches
   again from the placement in force. A placement that is predicted to be faster
-  is put in force and timed for 20 steps. It stays if its median step is faster
-  by at least 3% and by more than the noise; otherwise the previous placement
-  comes back. Weights, optimizer state and random states continue, and the step
-  variant (microbatches, recomputation) stays the same, so losses change by
-  rounding only. Random ops without a seed generator of Keras begin anew with
-  each change. A failure to plan or to run a new placement is logged, and the
-  previous placement stays.
+  is put in force and timed for 20 steps and 2 s. It stays if its median step is
+  faster by at least 3% and by more than the noise; otherwise the previous
+  placement comes back. A failure to plan or to run a placement is logged.
+
+  Weights, optimizer state and random states continue, and the step variant
+  (microbatches, recomputation) stays the same, so losses change by rounding
+  only. Random ops without a seed generator of Keras begin anew with each change.
 
       model = tfplace.place_model(model)
       model.fit(..., callbacks=[tfplace.PlacementCallback(log_dir="logs")])
@@ -124,6 +126,8 @@ class PlacementCallback(keras.callbacks.Callback):
     self._runs: dict[bytes, LiveRun] = {}  # Latest run of each placement.
     self._trial: _Started | None = None
     self._searched: LiveRun | None = None  # When nothing was found.
+    # The step before the last rollback, and the placement that was slower.
+    self._lost: tuple[LiveRun, bytes] | None = None
     self._rest = self._failures = 0
 
   def on_train_begin(self, logs: Any = None) -> None:
@@ -150,7 +154,8 @@ class PlacementCallback(keras.callbacks.Callback):
     self._clock.begin(batch)
     self._look()
     if self._trial is not None:
-      if len(self._clock.step_us) >= _TRIAL_STEPS:
+      times = self._clock.step_us
+      if len(times) >= _TRIAL_STEPS and sum(times) >= _TRIAL_US:
         self._judge()
     elif self._is_in_steps:
       if self._since >= self._every:
@@ -224,6 +229,7 @@ class PlacementCallback(keras.callbacks.Callback):
     self._since = 0
     run = LiveRun(_placement(plan), self._clock.step_us)
     self._clock.restart(is_traced=False)
+    self._doubt(run)
     if self._rest > 0:
       self._rest -= 1
       return
@@ -248,6 +254,19 @@ class PlacementCallback(keras.callbacks.Callback):
         f"planning again failed, and its placement stays: {error}",
         logging.WARNING,
       )
+
+  def _doubt(self, run: LiveRun) -> None:
+    """Lets the slower placement be tried again if the host changed its speed.
+
+    Args:
+      run: the previous placement, timed again after a rollback.
+    """
+    if self._lost is None:
+      return
+    before, slower = self._lost
+    if not replanning.is_same(run, before, self._config):
+      self._runs.pop(slower, None)
+    self._lost = None
 
   def _start(self, plan: Plan, run: LiveRun, found: Plan) -> None:
     """Puts a new plan in force and starts its trial."""
@@ -289,6 +308,7 @@ class PlacementCallback(keras.callbacks.Callback):
     if not kept:
       self._controller.replace_plan(trial.previous)
       self._plan = self._controller.plan
+      self._lost = before, run.key
     self._end(before, run, kept)
     was = format_us(before.median_us)
     if not enough:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 _SKIPPED = 2  # Executions after a trace: the traced one, and one more.
-_MOST_STEPS = 200  # Step times that are kept.
+_MOST_STEPS = 1000  # Step times that are kept.
 
 
 class StepClock:
