@@ -72,7 +72,7 @@ class PlacementCallback(keras.callbacks.Callback):
 
   Weights, optimizer state and random states continue, and the step variant
   (microbatches, recomputation) stays the same, so losses change by rounding
-  only. Random ops without a seed generator of Keras begin anew with each change.
+  only. Random ops without a seed generator of Keras begin anew then.
 
       model = tfplace.place_model(model)
       model.fit(..., callbacks=[tfplace.PlacementCallback(log_dir="logs")])
