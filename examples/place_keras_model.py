@@ -10,7 +10,7 @@ x, y = two_towers.data()
 model = tfplace.place_model(
   two_towers.build(), budget_s=budget.seconds(), batch_size=64
 )
-print(model.placement.message)
+print(model.placement)
 
 # All is as before: the same losses (up to rounding), callbacks, saving.
 model.fit(x, y, batch_size=64, epochs=2, verbose=2)

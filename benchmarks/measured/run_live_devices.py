@@ -112,7 +112,7 @@ def search(
   from tfplace.plan.live_step import LiveStep
   from tfplace.plan.measured import search_measured
 
-  config = PlanConfig("auto", values.budget_s, values.seed)
+  config = PlanConfig("auto", values.budget_s, values.seed, gap=0.0)
   step = LiveStep(live, traced, measure_s=values.measure_s)
   return search_measured(step.profiled(problem), config, step)
 

@@ -213,6 +213,7 @@ def placed(
     rows[label] = row_of(variant, found.placement.devices)
   config = PlanConfig(
     *("auto", values.budget_s, values.seed),
+    gap=0.0,
     measure=True,
     chooses_microbatches=True,
   )

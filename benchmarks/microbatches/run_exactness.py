@@ -31,7 +31,7 @@ from tfplace.extraction.microbatches import microbatch
 OPTIONS = Options("run_exactness", __doc__)
 _OUT = OPTIONS.out("exactness.json")
 _ONLY = OPTIONS.add("only", [], "Parts of the names to plan.")
-_UNCHECKED = "not checked by numbers: "
+_UNCHECKED = "Not checked by numbers: "
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def planned(build: Callable[[], others.Foreign]) -> dict:
       )
     except ExtractionError as error:
       return {"outcome": "refused", "why": str(error)}
-  _, dashes, why = plan.message.partition(_UNCHECKED)
+  _, dashes, why = " ".join(plan.notes).partition(_UNCHECKED)
   return {
     "outcome": "examined" if dashes else "checked",
     "why": why,

@@ -341,6 +341,7 @@ def chosen(
 
   config = PlanConfig(
     budget_s=values.budget_s,
+    gap=0.0,
     seed=values.seed,
     baselines=(),
     order=values.order,

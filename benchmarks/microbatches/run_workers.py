@@ -146,7 +146,7 @@ def placed(
   problem = Problem(sources.op_graph(traced, live.cluster), live.cluster)
   plan = search_measured(
     problem,
-    PlanConfig("auto", values.budget_s, values.seed),
+    PlanConfig("auto", values.budget_s, values.seed, gap=0.0),
     LiveStep(live, traced, measure_s=values.measure_s),
   )
   label = UNSPLIT if count == 1 else f"{count} microbatches"

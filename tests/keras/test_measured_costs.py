@@ -114,7 +114,7 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   monkeypatch.setattr(graph_cache, "default_directory", lambda: str(tmp_path))
   model = at.build("lstm")  # with loops, whose functions are numbered anew
   first = plan(model, costs="measured")
-  assert first.costs == "measured" and "by measured costs" in first.message
+  assert first.costs == "measured" and "Measured op times" in first.notes[0]
 
   def fail(*_, **__):
     raise MeasurementError("it was run")
@@ -128,7 +128,7 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   )
   assert 0 <= noise == kept
   other = plan(model, costs="measured", batch_size=65)
-  assert other.costs == "estimated" and "by estimated costs" in other.message
+  assert other.costs == "estimated" and "Estimated op times" in other.notes[0]
 
 
 def test_this_processs_devices_are_measured_and_described_ones_estimated():

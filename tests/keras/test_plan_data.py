@@ -71,7 +71,7 @@ def test_a_plan_is_applied_as_object_file_and_json_alike(tmp_path):
     assert model.get_layer("first").kernel.value.device in plan.devices
 
 
-def test_a_printed_plan_names_every_layer_with_its_device():
+def test_a_printed_plan_names_every_device_with_its_layers():
   _, plan = _plan(keep_together=["first", "second", "last"])
   lines = str(plan).splitlines()
   assert lines[0] == plan.message
@@ -79,10 +79,16 @@ def test_a_printed_plan_names_every_layer_with_its_device():
   for layer in ("first", "second", "last"):
     (device,) = _devices(plan, layer)
     assert plan.layers[layer] == device
-    assert any(
-      line.split() == [layer, device.rpartition("/device:")[2]]
-      for line in lines
-    )
+  shown = {line.split()[0]: line for line in lines if line.startswith("CPU:")}
+  assert {at.LOCAL + name for name in shown} >= set(plan.devices)
+  for row in plan.device_rows:
+    assert row.holds in shown[row.name]
+    peak = plan.evaluation.peak_memory_bytes[at.LOCAL + row.name]
+    assert row.peak_bytes == peak
+  assert sum(row.work for row in plan.device_rows) == pytest.approx(1)
+  for note in plan.notes:
+    assert f"- {note}" in lines and note[-1] == "." and not note[0].islower()
+  assert lines[-1].startswith("- Planned in ")
 
 
 def _twins():

@@ -59,5 +59,5 @@ def test_what_cannot_be_plotted_is_named(tmp_path):
   with pytest.raises(FormatError, match=r"a timeline is one of \.png"):
     plan_of().plot(tmp_path / "step.gif")
   model = tfplace.place_model(at.build("dense"), placement=at.SPLIT)
-  with pytest.raises(ApplyError, match="'net' was given by names, without"):
+  with pytest.raises(ApplyError, match="'net' was not planned with costs"):
     model.placement.plot()

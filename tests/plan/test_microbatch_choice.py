@@ -320,10 +320,10 @@ def hint_of(step, config=LONG, **more):
 def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
   assert hint_of(Step()) == (
     "in 2 microbatches it would take about 502 us instead of 1 ms (a quick"
-    " estimate): ask for microbatches=auto"
+    " estimate): plan with microbatches='auto'"
   )
   told = hint_of(Step(statistics=True))
-  assert told.endswith("microbatches=auto and allow_batch_statistics")
+  assert "microbatches='auto' and allow_batch_statistics=True, by" in told
 
 
 QUIET = {

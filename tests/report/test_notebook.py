@@ -20,7 +20,7 @@ from tfplace.report import notebook, summary
 from tfplace.simulate import Simulator
 
 VOID = ("br", "img")
-EVIL = "<script>alert('x')</script>&\"\x00\ud800"
+EVIL = "<img src=x onerror='alert(1)'>&\"\x00\ud800"
 
 
 class Page(html.parser.HTMLParser):
@@ -152,7 +152,8 @@ def test_names_are_escaped_everywhere():
     notebook.plan_html(EVIL, [], {EVIL: EVIL}, [EVIL], None),
   ):
     page = page_of(text)
-    assert "<script>alert" in "".join(page.words)
+    assert "<img src=x onerror='alert(1)'>&\"  " in "".join(page.words)
+    assert "img" not in page.tags
     text.encode("utf-8")
 
 

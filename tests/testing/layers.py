@@ -21,6 +21,7 @@ ALLOWED = {
     "placers",
     "models",
     "measure",
+    "report",
     "simulate",
   },
   "measure": {"core", "formats", "extraction", "cost", "simulate"},

@@ -123,6 +123,7 @@ def _main(values: flags.FlagValues) -> None:
       kind=kind,
       training=values.training,
       sizes=sources.model_sizes(values),
+      sample=sources.given_batch(values, kind),
       allow_side_effects=values.allow_side_effects,
       on_stage=on_stage,
     )

@@ -13,16 +13,15 @@ from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources, tasks
 from tfplace.core import colocation
 from tfplace.core import order as orders
 from tfplace.core.cluster import with_max_memory
-from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.placers import registry
 from tfplace.placers.parallel.workers import check_dask
 from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
-from tfplace.plan.config import AUTO, SINGLE
+from tfplace.plan.config import AUTO
 from tfplace.plan.live_step import LiveStep
-from tfplace.plan.search import PlanReport, against_single, is_beaten
+from tfplace.plan.search import PlanReport
 from tfplace.plan.variants import VariantChoice
 
 if TYPE_CHECKING:
@@ -104,6 +103,15 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
     "Time limit of the search in seconds. At most a quarter of it goes to the"
     " proof of a lower bound. Extraction and the compilation once per"
     " installation do not count.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    "gap",
+    0.02,
+    "The search ends early once the step takes at most this share more than its"
+    " proven lower bound, or once a third of the budget gained nothing. 0 uses"
+    " the whole budget.",
     lower_bound=0.0,
     flag_values=values,
   )
@@ -296,6 +304,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
   return PlanConfig(
     strategy=values.strategy,
     budget_s=values.budget_s,
+    gap=values.gap,
     seed=values.seed,
     policy=values.policy,
     baselines=_BASELINES,
@@ -318,12 +327,7 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
   if report.choice is not None:
     outputs.print_choice(report.choice, single)
   outputs.print_results(report.results, best, report.measured, single)
-  if report.measured is None and single is not None:
-    _print_beaten(values.strategy, best, single)
-  for text in plan.notes:
-    print(f"{text[0].upper()}{text[1:]}.")
-  for strategy, why in report.results[0].skipped.items():
-    print(f"{strategy} was skipped: {why}")
+  print(plan)
   if values.json:
     microbatches = microbatches_of(report.problem.graph.names)
     tried = {}
@@ -334,23 +338,13 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
         strategy=best.strategy,
         seconds=best.seconds,
         evaluations=best.evaluations,
+        skipped=dict(report.results[0].skipped),
         microbatches=microbatches.count,
         max_in_flight=microbatches.max_in_flight,
         **_sizes_as_json(microbatches),
         **tried,
       )
     )
-
-
-def _print_beaten(strategy: str, best: Result, single: Result) -> None:
-  """Prints a remark if one device is predicted to be as fast."""
-  if not is_beaten(best.evaluation, single.evaluation):
-    return
-  if strategy == AUTO:
-    print("No placement that was found beats one device.")
-  elif best.strategy != SINGLE:
-    ratio = against_single(best.evaluation, single.evaluation)
-    print(f"The step by {best.strategy} is {ratio}.")
 
 
 def _sizes_as_json(microbatches: MicrobatchConfig) -> dict[str, Any]:

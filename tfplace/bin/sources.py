@@ -13,6 +13,7 @@ from absl import flags
 
 from tfplace import core, formats
 from tfplace.bin import cli, guarded, microbatch_flags
+from tfplace.core.given_batch import GivenBatch
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.progress import Progress
 from tfplace.cost import registry
@@ -89,6 +90,20 @@ def define_source_flags(values: flags.FlagValues) -> None:
     None,
     "Examples per step. Default: the model's own.",
     lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    "input_shapes",
+    [],
+    "Shapes of the inputs of --keras_model with the batch size, such as"
+    " token_ids:16x128,padding_mask:16x128, or 16x128 for a single input.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    "sample",
+    None,
+    "Batch of --keras_model: an .npz file with arrays x, y and sample_weight,"
+    " or named like the inputs and outputs.",
     flag_values=values,
   )
   flags.DEFINE_list(
@@ -257,6 +272,7 @@ def load_source(
       sizes=model_sizes(values),
       costs=values.costs,
       microbatches=microbatches,
+      sample=given_batch(values, kind),
       # No hash covers the modules of custom classes.
       cache=None if values["import"].value else _graph_cache(values),
       needs_trace=needs_trace,
@@ -299,6 +315,45 @@ def model_sizes(values: flags.FlagValues) -> dict[str, int]:
       )
     result[key] = int(number)
   return result
+
+
+def given_batch(values: flags.FlagValues, kind: str) -> GivenBatch | None:
+  """Returns the batch of `--input_shapes` or `--sample`, or None.
+
+  Raises:
+    UsageError: both are given, the source is no Keras file, an item is not of
+      the form name:16x128, or batch sizes differ.
+  """
+  items, path = values.input_shapes, values.sample
+  if not items and not path:
+    return None
+  flag = f"--input_shapes={','.join(items)}" if items else f"--sample={path}"
+  if kind != "keras_model":
+    raise cli.UsageError(
+      f"{flag} is for --keras_model; --{kind} says its own shapes"
+    )
+  if items and path:
+    raise cli.UsageError(
+      f"{flag} and --sample={path} both describe the batch: give one"
+    )
+  shapes: dict[str, tuple[int, ...]] = {}
+  for item in items:
+    name, _, text = item.rpartition(":")
+    sizes = text.split("x")
+    are_sizes = all(cli.is_count(size) and int(size) for size in sizes)
+    if not are_sizes or name in shapes:
+      raise cli.UsageError(
+        f"--input_shapes: {shown(item)} is not of the form name:16x128, or the"
+        " name is there twice"
+      )
+    shapes[name] = tuple(map(int, sizes))
+  batch_sizes = {shape[0] for shape in shapes.values()}
+  if len(batch_sizes | {values.batch_size or min(batch_sizes, default=1)}) > 1:
+    raise cli.UsageError(
+      f"{flag}: the first numbers are the batch size, and they differ"
+      + (f" (--batch_size={values.batch_size})" if values.batch_size else "")
+    )
+  return GivenBatch(shapes, path or "")
 
 
 @contextlib.contextmanager

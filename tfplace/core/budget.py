@@ -34,11 +34,15 @@ class Budget:
     seconds: wall-clock seconds; one-shot placers may ignore it.
     max_evaluations: maximum number of evaluated placements, or None.
     started: `time.perf_counter()` at the start of the clock.
+    gap: share of the lower bound by which the best step time may exceed it for
+      a search to end early. Above 0, a search also ends early once it improves
+      no more. With 0, only a proven optimum ends it.
     cancelled: event that ends the budget, see `cancelled_by`, or None.
   """
 
   seconds: float
   max_evaluations: int | None = None
+  gap: float = 0.0
   started: float = dataclasses.field(default_factory=time.perf_counter)
   cancelled: threading.Event | None = dataclasses.field(
     default_factory=_CANCELLED.get
@@ -72,13 +76,23 @@ class Budget:
     """Returns a share of the whole budget, of at least one evaluation."""
     most = self.max_evaluations
     most = None if most is None else max(1, int(share * most))
-    return Budget(share * self.seconds, most)
+    return Budget(share * self.seconds, most, self.gap)
 
   def minus(self, evaluations: int, seconds: float = 0.0) -> "Budget":
     """Returns the rest after evaluations, elapsed time and further seconds."""
     most = self.max_evaluations
     most = None if most is None else max(0, most - evaluations)
-    return Budget(max(0.0, self.left_s - seconds), most)
+    return Budget(max(0.0, self.left_s - seconds), most, self.gap)
+
+
+def check_gap(gap: float) -> None:
+  """Raises TfplaceError unless a gap is finite and at least 0."""
+  check_number("gap", gap)
+  if not 0 <= gap < math.inf:
+    raise TfplaceError(
+      f"gap is {gap}; it must be a share of the lower bound such as 0.02, or 0"
+      " for the whole budget"
+    )
 
 
 def check_budget(budget_s: float) -> None:

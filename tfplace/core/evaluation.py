@@ -53,10 +53,18 @@ class Evaluation:
   @property
   def is_optimal(self) -> bool:
     """True if the simulated placement fits and is proven optimal."""
+    return self.is_within(0.0)
+
+  def is_within(self, gap: float) -> bool:
+    """Returns whether it is simulated, fits and is this close to its bound.
+
+    Args:
+      gap: share of the lower bound by which the step time may exceed it.
+    """
     return (
       self.feasible
       and self.source == "simulated"
-      and is_optimal(self.step_time_us, self.lower_bound_us)
+      and is_optimal(self.step_time_us, self.lower_bound_us * (1 + gap))
     )
 
   def with_extra(self, **extra: Any) -> "Evaluation":

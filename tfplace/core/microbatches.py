@@ -1,6 +1,7 @@
 """Variants of a training step: microbatches and activations, by op names."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -216,6 +217,13 @@ def _all_sizes(found: Mapping[int, int], count: int) -> tuple[int, ...] | None:
   """Returns the sizes by microbatch; None unless all are known."""
   sizes = tuple(found[i] for i in range(count) if i in found)
   return sizes if len(sizes) == count else None
+
+
+def proportional_sizes(sizes: Sequence[int], examples: int) -> tuple[int, ...]:
+  """Divides `examples` in proportion to the sizes of microbatches."""
+  total = sum(sizes)
+  ends = [examples * sum(sizes[:i]) // total for i in range(len(sizes) + 1)]
+  return tuple(end - begin for begin, end in itertools.pairwise(ends))
 
 
 def plain_sizes(examples: int, count: int) -> tuple[int, ...]:

@@ -65,8 +65,9 @@ def trace_keras(
     training: traces the whole training step (forward pass, gradients, optimizer
       update, metrics) if true, else inference (`predict_step`).
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
-      tensors, or the data of the model's own step; required if the model does
-      not define its inputs, or the loss its targets.
+      tensors, the data of the model's own step, or a `GivenBatch`; required if
+      the model has seen no batch and does not define its inputs, or the loss
+      its targets.
     on_stage: called at the start of each stage.
     kind: "train", "test" or "predict"; follows `training` by default.
     microbatches: microbatches of the training step; one by default.
@@ -129,6 +130,13 @@ def trace_keras_file(
     ExtractionError: as `trace_keras` and `load_keras_file`.
   """
   model = load_keras_file(path, training)
+  if training and not model.compiled:
+    raise ExtractionError(
+      f"Keras model file {os.fspath(path)!r} has no training step: it was saved"
+      " before compile(), or the model has a compile() of its own, which Keras"
+      " does not restore; take its inference step (--notraining), or the model"
+      " itself in Python"
+    )
   return trace_keras(
     model, batch_size, training, sample, on_stage, microbatches=microbatches
   )
@@ -155,6 +163,8 @@ def load_keras_file(
       # Keras warns about files saved before the first `fit`. Their missing
       # optimizer slots do not matter to a trace.
       warnings.filterwarnings("ignore", "Skipping variable loading for optim")
+      # It warns for each model inside the model. What is missing is told below.
+      warnings.filterwarnings("ignore", r"`compile\(\)` was not called")
       model = keras.saving.load_model(name, compile=training, safe_mode=True)
   except Exception as error:
     raise ExtractionError(

@@ -35,10 +35,8 @@ _ATTRIBUTE = "_tfplace_controller"
 # The least share of the ops of a plan's layers that the traced step must
 # contain, called functions excluded. Another model shares only its loss ops.
 _LEAST_FOUND = 1 / 3
-_ONE_DEVICE = "jit_compile is off, since XLA would put all ops on one device"
-_MERGED = (
-  "jit_compile is off, since XLA would merge activations with their clones"
-)
+_ONE_DEVICE = "No jit_compile: XLA would put all ops on one device."
+_MERGED = "No jit_compile: XLA would merge activations with their clones."
 
 
 class Planner(Protocol):

@@ -46,6 +46,7 @@ def place_model(
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
+  gap: float = 0.02,
   seed: int = 0,
   placement: PlanLike | None = None,
   max_memory: Mapping[str, str | float] | None = None,
@@ -79,7 +80,12 @@ def place_model(
     strategy: name of a placer.
     batch_size: batch size to plan for. None takes it from the model's inputs
       or from the first fit.
-    budget_s: time limit of the search, in seconds.
+    budget_s: time limit of the search, in seconds. Tracing, and measuring
+      where costs are measured, come on top; the plan tells the seconds of each
+      stage.
+    gap: the search ends early once the step takes at most this share more than
+      its proven lower bound, or once a third of the budget gained nothing. 0
+      uses the whole budget.
     seed: seed of the placer's random choices.
     placement: existing placement to apply without planning: a result of
       `plan_model`, a `Placement`, a file, or a mapping from ops or layers to
@@ -127,6 +133,7 @@ def place_model(
   config = PlanConfig(
     strategy=strategy,
     budget_s=budget_s,
+    gap=gap,
     seed=seed,
     order=order,
     microbatches=_microbatches(
@@ -177,6 +184,7 @@ def plan_model(
   strategy: str = "auto",
   batch_size: int | None = None,
   budget_s: float = 30.0,
+  gap: float = 0.02,
   seed: int = 0,
   max_memory: Mapping[str, str | float] | None = None,
   keep_together: Iterable[str | Sequence[str]] = (),
@@ -203,14 +211,16 @@ def plan_model(
       cluster (for example "v100x2"); the plan can be applied on a host that
       has them.
     strategy: name of a placer.
-    batch_size: batch size of the step. None takes the batch size of `sample`,
-      or 32.
+    batch_size: batch size of the step. None takes that of `sample`, of the last
+      `fit` if it is fixed, or 32.
     budget_s: time limit of proof and search, in seconds.
+    gap: see `place_model`.
     seed: seed of the placer's random choices.
     max_memory: memory limit by device, in bytes or as text such as "10GiB".
     keep_together: layers or patterns; each entry gets one device.
-    sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`. Required if the
-      model does not define its input shapes.
+    sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`. Without it, the
+      shapes are those of the last `fit`, `evaluate` or `predict`, or those that
+      the model defines.
     verbose: see `place_model`.
     costs: see `place_model`.
     microbatches: see `place_model`.
@@ -230,8 +240,8 @@ def plan_model(
 
   Raises:
     ApplyError: `init_placement` is given, and a step variant is chosen.
-    ExtractionError: the shapes are unknown and no sample is given, or the step
-      cannot be split.
+    ExtractionError: the shapes are unknown (the message has an example of how
+      to give them), or the step cannot be split.
     TfplaceError: see `place_model`.
   """
   _check_model(model)
@@ -271,6 +281,7 @@ def plan_model(
   config = PlanConfig(
     strategy=strategy,
     budget_s=budget_s,
+    gap=gap,
     seed=seed,
     init_placement=start,
     order=order,

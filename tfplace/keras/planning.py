@@ -25,9 +25,14 @@ from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import SINGLE
 from tfplace.plan.device_map import from_placement
+from tfplace.plan.plan import seconds_phrase
 from tfplace.plan.sources import DEFAULT_COSTS, check_costs
 
 _MEASURED, _ESTIMATED = "measured", "estimated"
+# Seconds of running steps for their costs, per second of search; our choice.
+_MEASURE_SHARE = 0.25
+# The same of one step in the numeric check, which runs two or three.
+_CHECK_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +101,9 @@ def make_request(
     check_groups(keep_together),
     model,
     costs == _MEASURED,
+    _MEASURE_SHARE * config.budget_s,
+    _CHECK_SHARE * config.budget_s,
+    is_local=cluster is None or not is_what_if,
   )
   checked = progress.check_verbose(verbose)
   return Request(config, step, bool(max_memory), checked, is_what_if)
@@ -109,7 +117,7 @@ def planner(model: keras.Model, request: Request) -> Planner:
     level = logging.INFO
     if plan.one_device or _is_slower(plan):
       level = logging.WARNING
-    text = f"model {model.name!r} {plan.message}"
+    text = f"model {model.name!r}: {plan.message}"
     progress.print_or_log(text, request.verbose, level)
     return plan if request.is_what_if else to_apply(plan)
 
@@ -153,8 +161,11 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
   display = progress.StageDisplay(model.name, request.verbose)
   show = Stages(display)
   plan = make_plan(KerasSource(model, request.step, kind, data), config, show)
-  text = f"model {model.name!r}: {progress.seconds_phrase(show.seconds)}"
-  display.finish(text)
+  display.finish(f"model {model.name!r}: {seconds_phrase(show.seconds)}")
+  if request.step.is_local and not plan.one_device:
+    shared = local_devices.shared_note(plan.devices)
+    notes = (*plan.notes, shared) if shared else plan.notes
+    plan = dataclasses.replace(plan, notes=notes)
   return plan
 
 

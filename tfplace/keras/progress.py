@@ -6,7 +6,7 @@ import importlib
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -105,13 +105,6 @@ def _notebook_line() -> _NotebookLine | None:
   if getattr(ipython.get_ipython(), "kernel", None) is None:
     return None
   return _NotebookLine(importlib.import_module("IPython.display"))
-
-
-def seconds_phrase(seconds: Mapping[str, float]) -> str:
-  """Lists the seconds of all stages of at least 0.1 s in one phrase."""
-  whole = sum(seconds.values())
-  parts = [f"{k} {v:.1f} s" for k, v in seconds.items() if v >= 0.1]
-  return f"planned in {whole:.1f} s ({', '.join(parts) or 'at once'})"
 
 
 def print_or_log(text: str, verbose: int, level: int) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import time
 from typing import Any
 
 import keras
@@ -9,7 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import (
+  WHOLE,
+  MicrobatchConfig,
+  proportional_sizes,
+)
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction import TracedStep, trace_keras
@@ -17,11 +22,16 @@ from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import layer_groups
 from tfplace.plan import Stages, StepVariant, local_devices, local_step
-from tfplace.plan.numeric_check import check_equal, skip_reason
+from tfplace.plan.numeric_check import (
+  check_equal,
+  skip_reason,
+  smaller_batch,
+)
 from tfplace.plan.sources import DEFAULT_COSTS, op_graph
 from tfplace.plan.variants import in_words
 
 _logger = logging.getLogger("tfplace")
+_LEAST_MEASURE_S = 0.5  # For one step variant; our choice.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +45,10 @@ class StepConfig:
     keep_together: names of layers or patterns; each tuple shares one device.
     costs: name of the cost model for estimated costs.
     measured: whether the step is run to measure its costs.
+    measure_s: seconds for these runs, for all step variants together.
+    check_s: seconds of a step on this host up to which the numeric check runs
+      the whole batch.
+    is_local: whether the devices are this process's, not described ones.
   """
 
   cluster: Cluster
@@ -42,6 +56,9 @@ class StepConfig:
   keep_together: tuple[tuple[str, ...], ...] = ()
   costs: str = DEFAULT_COSTS
   measured: bool = False
+  measure_s: float = 10.0
+  check_s: float = 3.0
+  is_local: bool = True
 
 
 class KerasSource:
@@ -59,6 +76,7 @@ class KerasSource:
     self._kind = kind
     self._data = data
     self._measured: bool | None = None  # None until the first costs are known.
+    self._measure_s = config.measure_s  # What is left of it.
     self._whole: TracedStep | None = None  # None until it is traced.
 
   @property
@@ -73,7 +91,8 @@ class KerasSource:
     Devices that share one physical device gain nothing.
     """
     names = [device.name for device in self._config.cluster.devices]
-    return self.training and not local_devices.shared_phrase(names)
+    shared = self._config.is_local and local_devices.shared_note(names)
+    return self.training and not shared
 
   def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
     """Traces a step variant and computes the costs of its ops.
@@ -100,8 +119,12 @@ class KerasSource:
       self._whole = traced
     return StepVariant(problem, traced)
 
-  def _trace(self, microbatches: MicrobatchConfig = WHOLE) -> TracedStep:
-    sample, batch_size = None, self._config.batch_size
+  def _trace(
+    self,
+    microbatches: MicrobatchConfig = WHOLE,
+    batch_size: int | None = None,
+  ) -> TracedStep:
+    sample, batch_size = None, batch_size or self._config.batch_size
     if self._data is not None:
       sample = _sample(self._model, self._data, batch_size, self._kind)
     return trace_keras(
@@ -117,8 +140,10 @@ class KerasSource:
   ) -> str:
     """Compares a microbatched step numerically with the whole step.
 
+    A step that takes long here is compared with a smaller batch, traced anew.
+
     Returns:
-      The reason if the steps were not compared, or "".
+      What was not compared, and why, or "".
 
     Raises:
       ExtractionError: the steps differ.
@@ -126,16 +151,29 @@ class KerasSource:
     traced = variant.traced
     if traced is None:
       raise ExtractionError(f"model {self._model.name!r} was not traced")
-    graph = variant.problem.graph
+    graph, why = variant.problem.graph, ""
+    smaller, batch = None, traced.batch_size
     if microbatches.allow_batch_statistics and _has_statistics(self._model):
       why = "statistics of microbatches are allowed to differ"
     else:
-      why = skip_reason(graph, traced, microbatches.max_in_flight)
+      if inputs.static_batch_size(self._model) is None:
+        smaller = smaller_batch(graph, traced, self._config.check_s)
+      share = (smaller or batch) / batch
+      flight = microbatches.max_in_flight
+      why = skip_reason(graph, traced, flight, share=share)
     if why:
       return f"not checked by numbers: {why}"
     with show("checking", f" the step {in_words(microbatches)} by numbers"):
-      check_equal(self._whole or self._trace(), traced)
-    return ""
+      if smaller is None:
+        check_equal(self._whole or self._trace(), traced)
+        return ""
+      scaled = microbatches
+      if microbatches.sizes is not None:  # The sizes follow the batch.
+        sizes = proportional_sizes(microbatches.sizes, smaller)
+        scaled = dataclasses.replace(microbatches, sizes=sizes)
+      whole = self._trace(batch_size=smaller)
+      check_equal(whole, self._trace(scaled, smaller))
+    return f"checked by numbers with {smaller:,} of {batch:,} examples"
 
   def _with_measured_costs(
     self, problem: Problem, traced: TracedStep
@@ -143,10 +181,12 @@ class KerasSource:
     """Replaces estimated costs by measured costs if the step can be run.
 
     All step variants use the kind of costs of the first one, so that they are
-    comparable.
+    comparable. Each takes half of the seconds that are left.
     """
+    began = time.monotonic()
+    seconds = max(self._measure_s / 2, _LEAST_MEASURE_S)
     try:
-      problem = local_step.measured_problem(problem, traced)
+      problem = local_step.measured_problem(problem, traced, seconds)
     except TfplaceError as error:
       if self._measured:
         raise
@@ -156,6 +196,7 @@ class KerasSource:
       )
     else:
       self._measured = True
+    self._measure_s -= time.monotonic() - began
     return problem
 
 

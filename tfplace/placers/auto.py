@@ -1,7 +1,7 @@
 """The `auto` strategy: divides its budget among all strategies.
 
 Fast classical placers, then the learned policy, then search and `consolidate`.
-It stops once a placement is proven optimal.
+It stops once a placement is within the budget's gap of the proven bound.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
 
 _START = "init"  # Name of the given placements among the results.
-_OPTIMAL = "a placement is known that is proven to be optimal"
+_MET = "a placement is known that is proven to be optimal, or nearly so"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +149,9 @@ class _Run:
     return GroupGraph(self.problem)
 
   @property
-  def is_optimal(self) -> bool:
-    return any(result.evaluation.is_optimal for result in self.tried)
+  def is_met(self) -> bool:
+    gap = self.budget.gap
+    return any(result.evaluation.is_within(gap) for result in self.tried)
 
   def attempt_start(self, starts: np.ndarray) -> None:
     tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
@@ -162,18 +163,18 @@ class _Run:
     self._attempt(_START, offer)
 
   def attempt_classical(self, strategy: str) -> None:
-    if self.is_optimal:
+    if self.is_met:
       return
     if self.tried and self.budget.spent > self.config.search.classical_share:
       self.skipped[strategy] = "the time of the classical placers was over"
       return
     left_s = self.budget.left_s * self.config.classical_share
-    budget = Budget(left_s, self.budget.max_evaluations)
+    budget = dataclasses.replace(self.budget.fraction(1.0), seconds=left_s)
     self._attempt(strategy, lambda: self._place(strategy, None, budget))
 
   def attempt_learned(self, strategy: str) -> None:
-    if self.is_optimal:
-      self.skipped[strategy] = _OPTIMAL
+    if self.is_met:
+      self.skipped[strategy] = _MET
       return
     if self.placer.policy is None and not self._is_split:
       self.skipped[strategy] = "its policy is for steps in microbatches"
@@ -197,8 +198,8 @@ class _Run:
     self._attempt(strategy, lambda: self._place(strategy, policy, budget))
 
   def search(self) -> None:
-    if self.is_optimal:
-      self.skipped["annealing"] = _OPTIMAL
+    if self.is_met:
+      self.skipped["annealing"] = _MET
       return
     starts = [result.placement.devices for result in self._starts()]
     left = self._before_consolidation

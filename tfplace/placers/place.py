@@ -15,7 +15,7 @@ import numpy as np
 
 from tfplace.bounds import check_memory
 from tfplace.core.argument_checks import check_count, check_number
-from tfplace.core.budget import Budget, check_budget
+from tfplace.core.budget import Budget, check_budget, check_gap
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import OpSpec, build_graph
@@ -44,6 +44,7 @@ def place(
   tolerance: float = 0.0,
   order: str | None = None,
   dask: str | None = None,
+  gap: float = 0.0,
 ) -> Result:
   """Places `problem` by a strategy.
 
@@ -68,6 +69,11 @@ def place(
       and exchange their best placements, or "local" to start workers on this
       machine. None searches in this process.
 
+    gap: share of the proven lower bound by which the step time may exceed it
+      for the search to end early, such as 0.02. Above 0, it also ends early if
+      a third of its rounds improves nothing. With 0, only a proven optimum ends
+      it. Strategy `exact` ignores it.
+
   Raises:
     TfplaceError: the strategy is unknown (lists the choices) or an argument is
       invalid.
@@ -75,6 +81,7 @@ def place(
       gives the missing bytes and the device.
   """
   _check_arguments(problem, budget_s, seed, max_evaluations, tolerance)
+  check_gap(gap)
   if order is not None:
     check_order(order, (*ORDERS, AUTO))
     _check_judged(problem, order, evaluator)
@@ -95,6 +102,7 @@ def place(
       max_evaluations=max_evaluations,
       start=init_placement,
       tolerance=tolerance,
+      gap=gap,
     )
 
   def place_from(
@@ -109,7 +117,7 @@ def place(
     check_memory(problem)
   is_split = problem.graph.num_microbatches > 1
   warm_up(strategy, problem.cluster.has_message_costs, is_split)
-  budget = Budget(budget_s, max_evaluations)
+  budget = Budget(budget_s, max_evaluations, gap)
   if order == AUTO:
     searches = registry.STRATEGIES[strategy].accepts_start
     return place_in_best_order(

@@ -102,14 +102,14 @@ class Tracker:
     self._began = time.perf_counter()
 
   @property
-  def is_optimal(self) -> bool:
-    """True if the best placement is proven optimal."""
-    return self.best is not None and self.best[1].is_optimal
+  def is_met(self) -> bool:
+    """True if the best placement is within the budget's gap of the bound."""
+    return self.best is not None and self.best[1].is_within(self.budget.gap)
 
   @property
   def is_done(self) -> bool:
-    """True if the budget is spent or the best placement is proven optimal."""
-    return self.is_optimal or self.left.is_over
+    """True if the budget is spent or its gap is met."""
+    return self.is_met or self.left.is_over
 
   @property
   def left(self) -> Budget:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from tfplace import placers
 from tfplace.core import order as orders
 from tfplace.core.argument_checks import check_count
-from tfplace.core.budget import check_budget
+from tfplace.core.budget import check_budget, check_gap
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -44,6 +44,8 @@ class PlanConfig:
       0 for estimated costs.
     max_evaluations: limit of the number of evaluations, so that a seed gives
       the same plan on every machine. None means a time limit only.
+    gap: share of the lower bound by which the step time may exceed it for the
+      search to end early, see `tfplace.place`.
     order: order in which a device runs its ready ops, see `tfplace.place`.
       "auto" chooses it together with the placement.
     microbatches: microbatches of the step. If they are chosen, the count is
@@ -73,6 +75,7 @@ class PlanConfig:
   init_placement: Placement | Mapping[str, str] | None = None
   tolerance: float | None = None
   max_evaluations: int | None = None
+  gap: float = 0.02
   order: str = orders.ARRIVAL
   microbatches: MicrobatchConfig = WHOLE
   chooses_microbatches: bool = False
@@ -119,6 +122,7 @@ class PlanConfig:
     if self.init_placement is not None:
       registry.check_accepts_start(self.strategy)
     check_budget(self.budget_s)
+    check_gap(self.gap)
     check_count("seed", self.seed, 0)
     orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
     self.microbatches.check()

@@ -21,6 +21,7 @@ from importlib import metadata
 from typing import Any
 
 from tfplace.core.cluster import Cluster
+from tfplace.core.given_batch import GivenBatch
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.cost import registry
 
@@ -149,6 +150,7 @@ def content_key(
   sizes: Mapping[str, int] | None = None,
   costs: str = registry.DEFAULT,
   microbatches: MicrobatchConfig = WHOLE,
+  sample: GivenBatch | None = None,
 ) -> str | None:
   """Returns the hexadecimal digest of a graph, or None if it is unknown.
 
@@ -164,6 +166,7 @@ def content_key(
       costs=[costs, _tensor_float_32()],
       microbatches=dataclasses.astuple(microbatches),
       hardware=_hardware(cluster),
+      sample=None if sample is None else _sample(sample),
     )
   except (OSError, TypeError, ValueError, _UnknownError):
     return None
@@ -202,6 +205,11 @@ def _hardware(cluster: Cluster) -> list[Any]:
   """Returns the distinct kinds and descriptions of devices, in order."""
   pairs = ([d.kind, d.extra.get("hardware")] for d in cluster.devices)
   return list({json.dumps(p, sort_keys=True): p for p in pairs}.values())
+
+
+def _sample(sample: GivenBatch) -> list[Any]:
+  content = _file_digest(sample.path) if sample.path else ""
+  return [dict(sample.input_shapes), content]
 
 
 def _source(kind: str, source: str) -> Any:

@@ -81,8 +81,12 @@ def check_cluster(cluster: Cluster) -> None:
     canonical_device(device.name, f"a part of cluster {cluster.name!r}")
 
 
-def shared_phrase(names: Iterable[str]) -> str:
-  """Describes logical devices that share a physical device; "" for none."""
+def shared_note(names: Iterable[str]) -> str:
+  """Describes logical devices that share a physical device; "" for none.
+
+  Args:
+    names: full names of devices of this process.
+  """
   owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
   owners |= {device.name: owner for device, owner in _gpus()}
   used = [owners[name] for name in names if name in owners]
@@ -90,7 +94,7 @@ def shared_phrase(names: Iterable[str]) -> str:
     return ""
   what = "cores" if used.count("machine") > 1 else "GPU"
   return (
-    f"; these devices share this machine's {what}, so placement gains no speed"
+    f"These devices share this machine's {what}, so placement gains no speed."
   )
 
 

@@ -45,7 +45,9 @@ _OVERHEAD = "op_overhead_us"  # Key of `OpGraph.extra`.
 _STEP = "step_time_us"  # Key of `OpGraph.extra`.
 
 
-def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
+def measured_problem(
+  problem: Problem, traced: TracedStep, seconds: float
+) -> Problem:
   """Returns the problem with costs measured in steps on the first device.
 
   Op times and overhead of that device's kind are scaled so that the simulated
@@ -55,6 +57,8 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
   Args:
     problem: problem with estimated costs on this process's devices.
     traced: traced step of the problem.
+    seconds: time limit for the steps, at most 10 s. A slow step runs less
+      often, but at least once timed and once traced.
 
   Raises:
     MeasurementError: the step cannot be run beside the model, because it has
@@ -65,7 +69,7 @@ def measured_problem(problem: Problem, traced: TracedStep) -> Problem:
   cache = graph_cache.GraphCache(folder) if folder and key else None
   graph = cache.load(key) if cache and key else None
   if graph is None or graph.names != problem.graph.names:
-    graph = _measured(problem, traced)
+    graph = _measured(problem, traced, seconds)
     if cache and key:
       cache.store(key, graph)
   times = {kind: graph.time_us[kind] for kind in problem.graph.kinds}
@@ -90,11 +94,14 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
   return dataclasses.replace(cluster, devices=devices)
 
 
-def _measured(problem: Problem, traced: TracedStep) -> OpGraph:
+def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
   """Returns the graph with measured times; `extra` has overhead and step."""
   graph, home = problem.graph, problem.cluster.devices[0]
   row = placements.home_devices(problem)[problem.group_of].astype(np.int32)
-  reply = _run(traced, Placement(problem, row), optimized=False, **_COUNTS)
+  seconds = min(seconds, _COUNTS["seconds"])
+  phase_s = min(seconds / 3, _COUNTS["phase_s"])
+  counts = {**_COUNTS, "seconds": seconds, "phase_s": phase_s}
+  reply = _run(traced, Placement(problem, row), optimized=False, **counts)
   found = profiling.op_times_us(reply.traces)
   step_us = statistics.median(reply.step_us)
   fitted, overhead_us = profiling.fitted(found, step_us, not row.any())

@@ -229,6 +229,11 @@ def microbatch_hint(
     if found.evaluation.step_time_us * hint.least_gain > best_us:
       return ""
     told = would_take(VariantTrial(microbatches, found), best_us)
-    with_what = " and allow_batch_statistics" if allowed else ""
-    return f"{told} (a quick estimate): ask for microbatches={AUTO}{with_what}"
+    told += f" (a quick estimate): plan with microbatches={AUTO!r}"
+    if not allowed:
+      return told
+    return (
+      f"{told} and allow_batch_statistics=True, by which each microbatch of"
+      " BatchNormalization uses its own statistics, and losses change slightly"
+    )
   return ""

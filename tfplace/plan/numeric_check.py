@@ -14,6 +14,7 @@ difference is an error only if it exceeds the noise of several such runs.
 import contextlib
 import dataclasses
 import itertools
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core.cluster import Cluster, Device
+from tfplace.core.evaluation import Evaluation
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
@@ -83,11 +85,49 @@ class _Outcome:
     return self.after[name] - self.before[name]
 
 
+def smaller_batch(
+  graph: OpGraph, divided: TracedStep, seconds: float
+) -> int | None:
+  """Returns the batch size with which a step takes about `seconds` here.
+
+  Each microbatch keeps at least two examples.
+
+  Args:
+    graph: op graph of the microbatched step, with estimated costs.
+    divided: the microbatched step.
+    seconds: wanted step time on this host, in seconds.
+
+  Returns:
+    The batch size, or None if the whole batch takes no longer.
+  """
+  found = _on_host(graph)
+  if found is None or found.step_time_us / 1e6 <= seconds:
+    return None
+  sizes = divided.microbatch_sizes
+  least = 2 * math.ceil(divided.batch_size / min(sizes))
+  wanted = int(divided.batch_size * seconds * 1e6 / found.step_time_us)
+  size = max(least, wanted)
+  return size if size < divided.batch_size else None
+
+
+def _on_host(graph: OpGraph) -> Evaluation | None:
+  """Simulates a step on this host's CPU; None if an op has no CPU kernel."""
+  cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())
+  try:
+    problem = Problem(graph, cluster)
+  except TfplaceError:
+    return None
+  row = np.zeros((1, graph.num_ops), np.int32)
+  (found,) = Simulator(problem).evaluate(row)
+  return found
+
+
 def skip_reason(
   graph: OpGraph,
   divided: TracedStep,
   max_in_flight: int | None = None,
   config: CheckConfig | None = None,
+  share: float = 1.0,
 ) -> str:
   """Returns the reason why this host cannot run the check, or "".
 
@@ -99,6 +139,7 @@ def skip_reason(
     divided: the microbatched step.
     max_in_flight: maximum number of microbatches in flight; None means all.
     config: limits of the check.
+    share: share of the batch with which the steps run.
   """
   config = config or CheckConfig()
   if side_effects.when_run(divided.graph_def):
@@ -109,20 +150,16 @@ def skip_reason(
     return str(error)
   if others := _other_random_ops(divided.graph_def):
     return f"the step has random ops of type {others[0]}"
-  cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())
-  try:
-    problem = Problem(graph, cluster)
-  except TfplaceError:  # An op has no CPU kernel.
+  found = _on_host(graph)
+  if found is None:
     return "the step cannot run on this host's CPU"
-  row = np.zeros((1, graph.num_ops), np.int32)
-  (found,) = Simulator(problem).evaluate(row)
-  seconds = found.step_time_us / 1e6
+  seconds = share * found.step_time_us / 1e6
   if seconds > config.most_seconds:
     return f"one step would take about {seconds:.0f} s on this host"
   kept = float(np.sum(graph.persistent_bytes))
-  in_flight = max(found.peak_memory_bytes.values()) - kept
-  share = (max_in_flight or divided.microbatches) / divided.microbatches
-  needed = kept + in_flight / min(share, 1.0)
+  in_flight = share * (max(found.peak_memory_bytes.values()) - kept)
+  at_once = (max_in_flight or divided.microbatches) / divided.microbatches
+  needed = kept + in_flight / min(at_once, 1.0)
   free = config.memory_share * host.free_bytes()
   if needed > free:
     return (

@@ -18,10 +18,14 @@ from tfplace.errors import ApplyError
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.plan.search import PlanReport, against_single
+from tfplace.report.names import listed
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
   from tfplace.plan.device_map import DeviceMap
+  from tfplace.report import summary
+  from tfplace.report.timeline import Timeline
+  from tfplace.simulate import Schedule
 
 GIVEN = "given"  # Strategy of a placement that the user gave.
 _LEAST_PERCENT = 0.1  # Smaller headroom is reported as none.
@@ -49,7 +53,7 @@ class Plan:
     microbatch_config: microbatches of the training step.
     costs: "measured" if a step ran on this process's devices, "estimated", or
       "" if nothing was planned.
-    notes: further parts of `message`.
+    notes: sentences about the costs, the choices and their reasons.
     seconds: duration in seconds by stage of planning.
     device_map: devices that the placed model follows. None for a plan that was
       not applied, and for a model that stays on one device.
@@ -120,8 +124,36 @@ class Plan:
 
   @property
   def message(self) -> str:
-    """Decision and its reason in one sentence."""
-    return "; ".join([self._decision(), *self.notes])
+    """Headline: step time, devices, speedup and remaining headroom."""
+    if self.evaluation is not None:
+      return self._headline(self.evaluation)
+    if self.device_map is None:
+      return f"stays on {_listed(self.devices)}, the only device"
+    text = f"placed on {_listed(self.device_map.devices)} as given"
+    if self.device_map.is_partial:
+      from tfplace.plan import local_devices
+
+      rest = _short(local_devices.default_device())
+      text += f"; other ops are on {rest} or with their inputs"
+    return text
+
+  @functools.cached_property
+  def device_rows(self) -> "tuple[summary.DeviceRow, ...]":
+    """What each device does; empty for a placement given by names."""
+    if self._schedule is None:
+      return ()
+    from tfplace.report import summary
+
+    return summary.device_rows(self._schedule)
+
+  @functools.cached_property
+  def _schedule(self) -> "Schedule | None":
+    """Simulated step, or None for a placement given by names."""
+    if self.placement is None:
+      return None
+    from tfplace.simulate import Simulator
+
+    return Simulator(self.placement.problem).schedule(self.placement)
 
   @property
   def microbatches(self) -> int:
@@ -138,30 +170,64 @@ class Plan:
     """Order in which a device runs its ready ops."""
     return ARRIVAL if self.placement is None else self.placement.problem.order
 
+  @property
+  def _title(self) -> str:
+    return f"{self.message[0].upper()}{self.message[1:]}"
+
   def __str__(self) -> str:
-    """Returns the decision and one line per layer."""
-    width = max(map(len, self.layers), default=0)
-    lines = [
-      f"  {name:{width}}  {self._shown(device)}"
-      for name, device in self.layers.items()
-    ]
-    return "\n".join([self.message, *lines])
+    """Returns the headline, a table of the devices, and the notes."""
+    lines = [self._title]
+    if self.device_rows:
+      from tfplace.report import summary
 
-  def _shown(self, device: str) -> str:
-    """Returns a short device name, with the kind if there are several."""
-    label = self._kind_labels.get(device, "")
-    return f"{_short(device)} ({label})" if label else _short(device)
+      lines += ["", summary.table_text(self.device_rows), ""]
+    else:
+      width = max(map(len, self.layers), default=0)
+      lines += [
+        f"  {name:{width}}  {_short(device)}"
+        for name, device in self.layers.items()
+      ]
+    return "\n".join([*lines, *(f"- {note}" for note in self._all_notes)])
 
-  @functools.cached_property
-  def _kind_labels(self) -> Mapping[str, str]:
-    """Label of the kind by full device name; "" if kinds need none."""
-    from tfplace.plan import local_devices
+  @property
+  def _all_notes(self) -> list[str]:
+    seconds = [seconds_phrase(self.seconds)] if self.seconds else []
+    return [*self.notes, *seconds]
 
-    if self.placement is None:
-      return {}
-    cluster = self.placement.problem.cluster
-    full = local_devices.full_names({name: name for name in cluster.index})
-    return dict(zip(full.values(), cluster.kind_labels, strict=True))
+  def _repr_html_(self) -> str:
+    from tfplace.report import notebook
+
+    return notebook.plan_html(
+      self._title,
+      self.device_rows,
+      {} if self.device_rows else self.layers,
+      self._all_notes,
+      self._schedule,
+    )
+
+  def plot(self, path: str | os.PathLike[str] | None = None) -> "Timeline":
+    """Draws devices, transfers and memory of the simulated step over time.
+
+    Args:
+      path: .png, .svg or .pdf file to write, or None.
+
+    Returns:
+      The Matplotlib figure, which notebooks show.
+
+    Raises:
+      ApplyError: nothing was planned, such as for a placement given by names.
+      FormatError: the suffix is not supported, or the file cannot be written.
+    """
+    from tfplace.report import timeline
+
+    if self._schedule is None:
+      raise ApplyError(
+        f"model {self.model!r} was not planned with costs, so there is no step"
+        " to draw: plot what plan_model returned"
+      )
+    if path is None:
+      return timeline.draw_timeline(self._schedule)
+    return timeline.save_timeline(self._schedule, path)
 
   def measure(self, steps: int = 20) -> Evaluation:
     """Runs and times the placed step without changing the model.
@@ -206,41 +272,38 @@ class Plan:
     }
     json_file.write_json(path, data)
 
-  def _decision(self) -> str:
-    if self.evaluation is not None:
-      return self._planned_decision(self.evaluation)
-    if self.device_map is None:
-      return f"stays on {_listed(self.devices)}, the only device"
-    text = f"placed on {_listed(self.device_map.devices)} as given"
-    if self.device_map.is_partial:
-      from tfplace.plan import local_devices
-
-      rest = _short(local_devices.default_device())
-      text += f"; other ops are on {rest} or with their inputs"
-    return text
-
-  def _planned_decision(self, evaluation: Evaluation) -> str:
-    from tfplace.plan import local_devices
-
-    where = ", ".join(map(self._shown, self.devices))
+  def _headline(self, evaluation: Evaluation) -> str:
     single = self.single_device
-    kind = "step" if self.training else "inference step"
+    kind = "training step" if self.training else "inference step"
     if self.microbatches > 1:
       kind += f" in {self.microbatch_config.words}"
-    time = format_us(evaluation.step_time_us)
-    step = f"a predicted {kind} of {time} by {self.costs} costs"
+    text = f"{format_us(evaluation.step_time_us)} per {kind}"
     left = _headroom(evaluation)
     if self.one_device and evaluation is single:
-      return (
-        f"stays on one device, {where}: {step}, which no placement found"
-        f" beats{left}"
-      )
-    than = "" if self.one_device else "; no single device has the memory"
+      where = _listed(self.devices)
+      return f"{text} on {where}: no placement found is faster{left}"
+    than = "" if self.one_device else ", and no single device has the memory"
     if single is not None:
       than = f", {against_single(evaluation, single)}"
-    return (
-      f"placed on {where} by {self.strategy}: {step}{than}{left}"
-      f"{local_devices.shared_phrase(self.devices)}"
+    return f"{text} on {self._where()}{than}{left}"
+
+  def _where(self) -> str:
+    """Names the devices in use, or counts those of a kind."""
+    if self.placement is None:
+      return _listed(self.devices)
+    cluster = self.placement.problem.cluster
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for i in np.unique(self.placement.devices).tolist():
+      device = cluster.devices[i]
+      key = (device.base_kind, cluster.kind_labels[i])
+      kinds.setdefault(key, []).append(_short(device.name))
+    return listed(
+      [
+        f"{len(names)} {label}{' ' * bool(label)}{kind}s"
+        if len(names) > 1
+        else names[0]
+        for (kind, label), names in kinds.items()
+      ]
     )
 
 
@@ -275,9 +338,16 @@ def _headroom(evaluation: Evaluation) -> str:
   ratio = evaluation.ratio_to_bound
   if ratio is None:
     return ""
-  percent = 100 * (1 - 1 / ratio)
-  proven = "; for these costs it is proven that no placement"
+  percent = 100 * (ratio - 1)
   if percent < _LEAST_PERCENT:
-    return f"{proven} is faster"
-  least = f"{format_us(evaluation.lower_bound_us)} ({percent:.2g}% less)"
-  return f"{proven} takes less than {least}"
+    return "; none can be faster at these costs"
+  if percent < 100:
+    return f"; at most {percent:.2g}% more is possible"
+  return f"; the proven limit is {ratio:.2g} times as fast"
+
+
+def seconds_phrase(seconds: Mapping[str, float]) -> str:
+  """Lists the seconds of all stages of at least 0.1 s in one sentence."""
+  whole = sum(seconds.values())
+  parts = [f"{k} {v:.1f} s" for k, v in seconds.items() if v >= 0.1]
+  return f"Planned in {whole:.1f} s ({', '.join(parts) or 'at once'})."

@@ -17,6 +17,8 @@ from tfplace.plan.microbatches import choose_placement, microbatch_hint
 from tfplace.plan.plan import Plan
 from tfplace.plan.search import PlanReport, is_beaten
 from tfplace.plan.variants import OpenVariant, StepVariant
+from tfplace.report import summary
+from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
   from tfplace.placers.parallel.workers import Workers
@@ -46,7 +48,7 @@ class Source(Protocol):
     """Compares a microbatched step numerically with the whole step.
 
     Returns:
-      The reason if the steps were not compared, or "".
+      What was not compared, and why, or "".
 
     Raises:
       ExtractionError: the steps differ.
@@ -100,21 +102,33 @@ def make_plan(
   is_open = microbatches == WHOLE and not config.chooses_microbatches
   if is_open and source.suggests_microbatches:
     hint = microbatch_hint(open_variant, report, config, stage)
-  choice = "" if report.choice is None else report.choice.reason
   plan = _plan(source, variant, report, config)
-  notes = (
-    choice,
-    host_memory.note(plan.placement) if plan.placement else "",
-    report.order_reason,
-    hint,
-    unchecked,
-  )
+  notes = (*_notes(plan, report), hint, unchecked)
   return dataclasses.replace(
     plan,
     microbatch_config=microbatches,
-    notes=tuple(filter(None, notes)),
+    notes=tuple(_sentence(note) for note in notes if note),
     seconds=stage.seconds,
   )
+
+
+def _notes(plan: Plan, report: PlanReport) -> Iterator[str]:
+  """Yields what to know about a plan, most important first."""
+  if plan.placement is None:
+    return
+  yield (
+    f"{plan.costs} op times, searched by {plan.strategy}"
+    if report.measured is None
+    else f"steps were measured on the devices, searched by {plan.strategy}"
+  )
+  yield summary.held_back(Simulator(report.problem).schedule(plan.placement))
+  yield "" if report.choice is None else report.choice.reason
+  yield host_memory.note(plan.placement)
+  yield report.order_reason
+
+
+def _sentence(text: str) -> str:
+  return f"{text[0].upper()}{text[1:]}."
 
 
 @contextlib.contextmanager
@@ -165,9 +179,9 @@ def _plan(
   strategy given by name is always selected.
   """
   result, single = report.best, report.single_device
-  single_us = None if single is None else single.evaluation
+  alone = None if single is None else report.evaluation_of(single)
   is_auto = config.strategy == AUTO
-  beaten = is_auto and is_beaten(result.evaluation, single_us)
+  beaten = is_auto and is_beaten(report.evaluation_of(result), alone)
   one_device = beaten or len(set(result.placement.devices.tolist())) == 1
   is_chosen = report.choice and not report.choice.is_first
   if one_device and single is not None and is_auto and not is_chosen:
@@ -181,8 +195,8 @@ def _plan(
     training=source.training,
     one_device=one_device,
     placement=result.placement,
-    evaluation=result.evaluation,
-    single_device=single_us,
+    evaluation=report.evaluation_of(result),
+    single_device=alone,
     costs="measured" if measured else "estimated",
     report=report,
     step=None if traced is None else traced.without_values(),

@@ -1,6 +1,7 @@
 """Search of a placement for one problem, with baselines."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from tfplace import bounds, placers
@@ -57,10 +58,16 @@ class PlanReport:
     predicted = self.best.evaluation
     if self.measured is None:
       return predicted
-    number = next(i for i, r in enumerate(self.results) if r is self.best)
-    return self.measured[number].with_extra(
+    return self.evaluation_of(self.best).with_extra(
       predicted_step_time_us=predicted.step_time_us
     )
+
+  def evaluation_of(self, result: Result) -> Evaluation:
+    """Returns the measured evaluation of a result, or else its own."""
+    for known, measured in zip(self.results, self.measured or (), strict=False):
+      if known is result:
+        return measured
+    return result.evaluation
 
 
 def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
@@ -69,16 +76,16 @@ def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
 
 
 def against_single(found: Evaluation, single: Evaluation) -> str:
-  """Compares the step with that of one device, as part of a sentence."""
+  """Compares the step with that of one device, such as "2.3x one device"."""
   alone_us = single.step_time_us
-  alone = f"{format_us(alone_us)} on one device"
-  if not is_beaten(found, single):
-    return f"against {alone}"
   ratio = found.step_time_us / alone_us if alone_us else 1.0
+  if not is_beaten(found, single):
+    return f"{1 / ratio if ratio else math.inf:.3g}x one device"
+  alone = f"one device ({format_us(alone_us)})"
   if ratio < _SAME:
-    return f"no better than {alone}"
+    return f"no faster than {alone}"
   digits = f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
-  return f"{digits} times as long as {alone}"
+  return f"{digits} times as long as on {alone}"
 
 
 def search(
@@ -150,6 +157,7 @@ def find_placement(
       init_placement=start,
       tolerance=tolerance,
       order=order,
+      gap=config.gap,
     )
   from tfplace.placers.parallel import rounds, tasks  # Compiles.
 
@@ -162,6 +170,7 @@ def find_placement(
     max_evaluations,
     tasks.as_data(problem, start),
     tolerance=tolerance,
+    gap=config.gap,
   )
   return rounds.place_on_workers(problem, task, config.workers, number)
 

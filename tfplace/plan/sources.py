@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
+from tfplace.core.given_batch import GivenBatch
 from tfplace.core.microbatches import (
   WHOLE,
   MicrobatchConfig,
@@ -45,6 +46,7 @@ def trace(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   microbatches: MicrobatchConfig = WHOLE,
+  sample: GivenBatch | None = None,
   allow_side_effects: bool = False,
   on_stage: Progress = silent,
 ) -> "TracedStep":
@@ -59,6 +61,7 @@ def trace(
       SavedModel and a GraphDef.
     sizes: additional sizes of a zoo model, such as {"length": 20}.
     microbatches: microbatches of the training step; see `check_microbatches`.
+    sample: batch of a Keras file.
     allow_side_effects: whether a SavedModel or GraphDef may contain ops that
       access files, processes or Python. TensorFlow may run them on loading.
     on_stage: called at the start of each stage.
@@ -73,6 +76,11 @@ def trace(
   if sizes and kind != "model":
     raise ExtractionError(
       f"sizes {sorted(sizes)} are given for {source!r}, which is no zoo model"
+    )
+  if sample is not None and kind != "keras_model":
+    raise ExtractionError(
+      f"a batch is described for {source!r}, which is no Keras file and says"
+      " its own shapes"
     )
   check_microbatches(microbatches, kind, source, training)
   on_stage(f"building {source}" if kind == "model" else f"loading {source}")
@@ -94,8 +102,9 @@ def trace(
         source,
         batch_size,
         training,
-        on_stage=on_stage,
-        microbatches=microbatches,
+        sample,
+        on_stage,
+        microbatches,
       )
   raise ExtractionError(f"unknown kind of source {kind!r}: one of {KINDS}")
 
@@ -211,6 +220,7 @@ def load_or_extract(
   sizes: Mapping[str, int] | None = None,
   costs: str = DEFAULT_COSTS,
   microbatches: MicrobatchConfig = WHOLE,
+  sample: GivenBatch | None = None,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
   traced: "TracedStep | None" = None,
@@ -220,7 +230,8 @@ def load_or_extract(
   """Loads the op graph from the cache, or extracts it.
 
   Args:
-    kind, source, batch_size, training, sizes, microbatches: see `trace`.
+    kind, source, batch_size, training, sizes, microbatches, sample: see
+      `trace`.
     cluster: cluster whose device kinds get costs.
     costs: name of a cost model.
     cache: graph cache. None always extracts.
@@ -244,6 +255,7 @@ def load_or_extract(
     "training": training,
     "sizes": sizes,
     "microbatches": microbatches,
+    "sample": sample,
   }
   find_key = functools.partial(
     content_key, kind, source, cluster, **asked, costs=costs

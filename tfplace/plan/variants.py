@@ -142,7 +142,8 @@ class VariantChoice:
       return f"the step {_is_changed(self.microbatches)}, since {without}"
     left = f"the step is left {in_words(first.microbatches)}"
     if self.refused:
-      return f"{left}, since {self.refused}{self._if_allowed()}"
+      _, _, why = self.refused.rpartition(" cannot be split: ")
+      return f"{left}, since {why}{self._if_allowed()}"
     if not others:
       return f"{left}, since there is one device for it"
     best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
@@ -153,7 +154,7 @@ class VariantChoice:
     whole_us = self.trials[0].step_time_us
     if self.allowed is None or self.allowed.step_time_us >= whole_us:
       return ""
-    return f"; {would_take(self.allowed, whole_us)} with allow_batch_statistics"
+    return f"; so allowed, {would_take(self.allowed, whole_us)}"
 
 
 def _found(trial: VariantTrial) -> str:

@@ -280,8 +280,8 @@ class _Checked:
         place = "its call()"
       op = value.op
       where = (
-        f"{place} mixes the examples of a batch: op {value.op!r}"
-        f" ({value.op_type}) {value.why}"
+        f"{place} mixes the examples of a batch: its {value.op_type}"
+        f" {value.why} (op {value.op!r})"
       )
     raise ExtractionError(
       f"the step of model {self._model.name!r} cannot be split: {where};"

@@ -228,10 +228,10 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
       paths = {id(v.value.handle): v.path for v in model.variables}
       name = paths.get(id(handle), op.inputs[0].name)
       raise ExtractionError(
-        f"the step of model {model.name!r} cannot be split: op {op.name!r}"
-        f" updates variable {name!r} in the forward pass, which a microbatched"
-        " step would do once for each microbatch; plan the whole step"
-        " (microbatches=1)",
+        f"the step of model {model.name!r} cannot be split: its forward pass"
+        f" updates variable {name!r}, which a microbatched step would do once"
+        " for each microbatch; plan the whole step (microbatches=1), or update"
+        " the variable in train_step",
         op=op.name,
       )
   return found

@@ -171,9 +171,10 @@ def check_microbatches(model: keras.Model, config: MicrobatchConfig) -> None:
     statistics = isinstance(layer, keras.layers.BatchNormalization)
     if statistics and layer.trainable and not config.allow_batch_statistics:
       why = (
-        f"layer {layer.name!r} computes statistics over the batch;"
-        " allow_batch_statistics computes them for each microbatch, as"
-        " replicated training does"
+        f"layer {layer.name!r} (BatchNormalization) normalizes by statistics of"
+        " the whole batch; allow_batch_statistics=True lets each microbatch use"
+        " its own, as data-parallel training does, which changes the losses"
+        " slightly"
       )
   if why is not None:
     raise ExtractionError(

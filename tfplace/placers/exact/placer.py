@@ -117,7 +117,7 @@ def search(
   tracker = Tracker(ExactPlacer.name, problem, Simulator(problem), budget)
   groups = GroupGraph(problem)
   _offer_starts(tracker, seed)
-  if tracker.is_optimal:
+  if tracker.is_met:
     return problem.lower_bound_us, tracker.result()
   most_us = _best_us(tracker, serial_us(problem))
   if not most_us > 0:

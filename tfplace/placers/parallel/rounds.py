@@ -45,7 +45,7 @@ class RoundsConfig:
     late_share: further seconds, as a share of the round.
   """
 
-  shares: tuple[float, ...] = (0.4, 0.2, 0.2, 0.2)
+  shares: tuple[float, ...] = (0.7, 0.3)
   least_s: float = 1.0
   late_s: float = 2.0
   late_share: float = 0.25
@@ -78,7 +78,7 @@ def place_on_workers(
   asks = graph.num_microbatches > 1 and "tensorflow" in sys.modules
   warm_up_workers(workers, task.strategy, cluster.has_message_costs, asks)
   config, is_auto = AutoConfig(), task.strategy == "auto" and number > 1
-  budget = Budget(task.seconds, task.max_evaluations)
+  budget = Budget(task.seconds, task.max_evaluations, task.gap)
   kept, kept_s = config.kept(budget, graph) if is_auto else (0, 0.0)
   most = task.max_evaluations
   shorter = dataclasses.replace(
@@ -124,7 +124,7 @@ class ParallelSearch:
     self._number = number
     self._config = config or RoundsConfig()
     self._content = pack_problem(problem)
-    self.budget = Budget(task.seconds, task.max_evaluations)
+    self.budget = Budget(task.seconds, task.max_evaluations, task.gap)
     self._results: list[Result] = []
     self._points: list[HistoryPoint] = []
     self._failure: TfplaceError | None = None
@@ -151,7 +151,7 @@ class ParallelSearch:
         continue
       found = self._round(number, self._tasks(number, share, seconds, best))
       best = self._better(found, best)
-      if best is not None and best.evaluation.is_optimal:
+      if best is not None and best.evaluation.is_within(budget.gap):
         break
     if best is not None:
       return self._whole(best)

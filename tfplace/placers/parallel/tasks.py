@@ -42,6 +42,7 @@ class SearchTask:
       another problem. None starts from scratch.
     continues: whether the search only improves `start`.
     tolerance: see `tfplace.place`.
+    gap: see `tfplace.place`.
   """
 
   strategy: str
@@ -53,6 +54,7 @@ class SearchTask:
   start: np.ndarray | Mapping[str, str] | None = None
   continues: bool = False
   tolerance: float = 0.0
+  gap: float = 0.0
 
   def run(self, problem: Problem) -> Result:
     """Searches in this process; raises TfplaceError as `tfplace.place` does."""
@@ -72,12 +74,13 @@ class SearchTask:
         init_placement=start,
         tolerance=self.tolerance,
         order=self.order,
+        gap=self.gap,
       )
     problem = problem.in_order(self.order)
     warm_up("annealing", problem.cluster.has_message_costs)
     rows = np.asarray(self.start, np.int32)[np.newaxis]
     placer = AnnealingPlacer(starts=(), start=rows)
-    budget = Budget(self.seconds, self.max_evaluations)
+    budget = Budget(self.seconds, self.max_evaluations, self.gap)
     return placer.place(problem, Simulator(problem), budget, self.seed)
 
 

@@ -54,7 +54,7 @@ class AnnealingPlacer:
     for strategy in registry.classical(problem) if wanted is None else wanted:
       if found and budget.spent > self.config.classical_share:
         break
-      if any(result.evaluation.is_optimal for result in found):
+      if any(result.evaluation.is_within(budget.gap) for result in found):
         break
       try:
         placer = registry.get_placer(strategy)
@@ -106,7 +106,7 @@ def improve(
   for start in starts:
     tracker.offer(start)
   setup_s = config.setup_s + config.setup_device_s * groups.num_devices
-  if tracker.is_optimal or _is_short(tracker, groups, setup_s):
+  if tracker.is_met or _is_short(tracker, groups, setup_s):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
   budget = tracker.budget

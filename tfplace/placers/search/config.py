@@ -59,6 +59,10 @@ class SearchConfig:
   evaluations_per_group: float = 400.0
   # Rounds without improvement before the search ends.
   patience: int = 40
+  # The same as a share of all rounds, and the least number of rounds, if the
+  # budget has a gap.
+  patience_share: float = 1 / 3
+  least_patience: int = 3
   # Evaluations between two checks of a budget of evaluations.
   chunk_evaluations: int = 500
   # Seconds between two checks of the clock.
@@ -137,8 +141,8 @@ class Scale:
     """Fractions of a round at which chains exchange placements, and 1."""
     return (*self.config.meetings, 1.0) if self.is_large else (1.0,)
 
-  def is_optimal(self, step_time_us: float) -> bool:
-    return is_optimal(step_time_us, self.bound_us)
+  def is_within(self, step_time_us: float, gap: float) -> bool:
+    return is_optimal(step_time_us, self.bound_us * (1 + gap))
 
   def levels(self, top: int, progress: float, hot_us: float) -> tuple[int, int]:
     """Returns the lowest and the highest level of the moves.

@@ -98,24 +98,32 @@ class Search:
     self._improved = improved
     starts = [self._order.enter(start) for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
-    if self._scale.is_optimal(self.best_us):
+    if self._scale.is_within(self.best_us, budget.gap):
       return
     near_us = self._config.near * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
       self._sweep(pool, near, budget.minus(self.evaluations - before))
       rounds = self._rounds(budget.minus(self.evaluations - before))
-      fruitless = 0
+      patience, fruitless = self._patience(rounds, budget), 0
       for number in range(rounds.count):
         before_us = self.best_us
         self._round(pool, rounds, number, starts, self._done(budget))
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if (
           budget.is_cancelled
-          or self._scale.is_optimal(self.best_us)
-          or fruitless >= self._config.patience
+          or self._scale.is_within(self.best_us, budget.gap)
+          or fruitless >= patience
         ):
           break
+
+  def _patience(self, rounds: Rounds, budget: Budget) -> int:
+    """Returns the rounds without improvement before the search ends."""
+    config = self._config
+    if not budget.gap:
+      return config.patience
+    share = math.ceil(config.patience_share * rounds.count)
+    return min(config.patience, max(config.least_patience, share))
 
   def _evaluate(self, starts: Sequence[np.ndarray]) -> list[float]:
     began = time.perf_counter()
@@ -198,7 +206,7 @@ class Search:
     self._collect()
 
   def _done(self, budget: Budget) -> Callable[[Chain], bool]:
-    """Returns a function that is True once an optimum is known.
+    """Returns a function that is True once the budget's gap is met.
 
     It is also True once the budget is cancelled.
 
@@ -209,7 +217,7 @@ class Search:
     def is_done(chain: Chain) -> bool:
       known = self._chains if budget.is_timed else [chain]
       return budget.is_cancelled or any(
-        self._scale.is_optimal(other.best_us) for other in known
+        self._scale.is_within(other.best_us, budget.gap) for other in known
       )
 
     return is_done

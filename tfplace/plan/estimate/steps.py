@@ -63,7 +63,7 @@ def open_steps(
     training: whether to trace the training step. A Keras model that is not
       compiled is traced for inference, with a note.
     sizes: additional sizes of a zoo model.
-    sample: sample batch of a Keras model.
+    sample: sample batch of a Keras model or file, or a `GivenBatch`.
     allow_side_effects: see `sources.trace`.
     on_stage: called at the start of each stage.
 

@@ -115,15 +115,7 @@ def find_parallelism(schedule: Schedule) -> Parallelism:
   layers = find_layers(
     graph.names, placement.problem.fastest_us, graph.layer_paths
   )
-  own = np.flatnonzero(graph.microbatch >= 0)
-  op_us = compute_end_us(schedule) - schedule.op_start_us
-  work = _Work(
-    layers.layer_of[own],
-    graph.microbatch[own].astype(np.int64),
-    placement.devices[own].astype(np.int64),
-    op_us[own],
-    num_devices,
-  )
+  work = _work(schedule, layers, np.flatnonzero(graph.microbatch >= 0))
   count = int(graph.microbatch.max()) + 1
   cell = work.microbatch * num_devices + work.device
   time_us = np.bincount(cell, work.time_us, count * num_devices)
@@ -136,6 +128,54 @@ def find_parallelism(schedule: Schedule) -> Parallelism:
     apart,
     groups,
     _stages(work, layers, _forward_order(schedule, layers)),
+  )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DeviceLayers:
+  """Layers by device, in the whole step and not only in its microbatches.
+
+  Attributes:
+    stages: see `Parallelism.stages`.
+    parts: device -> names of the layers that take most of its time, longest
+      first.
+  """
+
+  stages: dict[int, tuple[tuple[str, str], ...]]
+  parts: dict[int, tuple[str, ...]]
+
+
+def find_device_layers(schedule: Schedule) -> DeviceLayers:
+  """Finds the layers that each device computes."""
+  problem = schedule.placement.problem
+  graph = problem.graph
+  layers = find_layers(graph.names, problem.fastest_us, graph.layer_paths)
+  work = _work(schedule, layers, np.arange(graph.num_ops))
+  cell = work.layer * work.num_devices + work.device
+  time_us = np.bincount(
+    cell, work.time_us, len(layers.names) * work.num_devices
+  ).reshape(-1, work.num_devices)
+  parts = {
+    device: tuple(
+      layers.names[i]
+      for i in np.argsort(-time_us[:, device], kind="stable").tolist()
+      if time_us[i, device] > 0 and layers.names[i] != OTHER
+    )
+    for device in range(work.num_devices)
+  }
+  order = _forward_order(schedule, layers)
+  return DeviceLayers(_stages(work, layers, order), parts)
+
+
+def _work(schedule: Schedule, layers: Layers, ops: np.ndarray) -> _Work:
+  placement = schedule.placement
+  op_us = compute_end_us(schedule) - schedule.op_start_us
+  return _Work(
+    layers.layer_of[ops],
+    placement.problem.graph.microbatch[ops].astype(np.int64),
+    placement.devices[ops].astype(np.int64),
+    op_us[ops],
+    len(schedule.memory),
   )
 
 

@@ -87,16 +87,20 @@ def _homes(found: Parallelism, names: Sequence[str]) -> str:
 
 
 def _stage(found: Parallelism, device: int, names: Sequence[str]) -> str:
+  return f"{names[device]} has {in_blocks(found.stages[device])}"
+
+
+def in_blocks(stage: Sequence[tuple[str, str]]) -> str:
+  """Lists the layers of a device as blocks of neighbors; see `Parallelism`."""
   blocks = [
-    first if first == last else f"{first} to {last}"
-    for first, last in found.stages[device]
+    first if first == last else f"{first} to {last}" for first, last in stage
   ]
   more = len(blocks) - CONFIG.max_blocks
   if more > 0:
     blocks[CONFIG.max_blocks :] = [
       f"{more} more block{'s' if more > 1 else ''} of layers"
     ]
-  return f"{names[device]} has {listed(blocks)}"
+  return listed(blocks)
 
 
 def _group(group: MicrobatchGroup, names: Sequence[str]) -> str:

@@ -1,0 +1,208 @@
+"""Shapes of models that were fitted, called, built or described."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from tfplace.core.given_batch import GivenBatch
+from tfplace.errors import ExtractionError
+from tfplace.extraction import trace_keras
+from tfplace.extraction.keras_inputs import batch_spec
+
+LENGTH, BATCH = 7, 4
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, 5, (2 * BATCH, LENGTH)).astype(np.int32)
+MASK = np.ones_like(TOKENS)
+LABELS = RNG.integers(0, 3, 2 * BATCH)
+
+
+def token_model():
+  """Like BERT: named inputs, each with an open length."""
+  tokens = keras.Input((None,), dtype="int32", name="token_ids")
+  mask = keras.Input((None,), dtype="int32", name="padding_mask")
+  x = layers.Embedding(5, 6)(tokens)
+  x = layers.Multiply()([x, layers.Reshape((-1, 1))(mask)])
+  x = layers.Dense(3)(layers.GlobalAveragePooling1D()(x))
+  model = keras.Model({"token_ids": tokens, "padding_mask": mask}, x)
+  model.compile(
+    "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  )
+  return model
+
+
+def token_batch():
+  return {"token_ids": TOKENS, "padding_mask": MASK}
+
+
+@keras.saving.register_keras_serializable("tests")
+class Encoder(keras.Model):
+  """A subclassed model whose own step takes inputs without targets."""
+
+  def __init__(self, **options):
+    super().__init__(**options)
+    self.inner = layers.Dense(2)
+    self.outer = layers.Dense(6)
+
+  def call(self, x):
+    return self.outer(self.inner(x))
+
+  def train_step(self, data):
+    x = data[0] if isinstance(data, tuple) else data
+    with tf.GradientTape() as tape:
+      loss = tf.reduce_mean((self(x) - x) ** 2)
+    weights = self.trainable_variables
+    self.optimizer.apply(tape.gradient(loss, weights), weights)
+    return {"loss": loss}
+
+
+def shapes(spec):
+  return [tuple(s.shape) for s in tf.nest.flatten(spec.structure)]
+
+
+def test_open_lengths_are_those_of_the_fit():
+  model = token_model()
+  model.fit(token_batch(), LABELS, batch_size=BATCH, verbose=0)
+  spec = batch_spec(model, BATCH, "train", None)
+  x, y = spec.structure
+  assert x["token_ids"].shape == x["padding_mask"].shape == (BATCH, LENGTH)
+  assert x["token_ids"].dtype == tf.int32
+  assert y.shape == (BATCH,)
+  traced = trace_keras(model, BATCH)
+  feeds = {tuple(feed.shape) for feed in traced.feeds.values()}
+  assert feeds == {(BATCH, LENGTH), (BATCH,)}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_every_kind_of_step_function_is_read(steps, jit_compile):
+  model = token_model()
+  model.compile(
+    "sgd",
+    "sparse_categorical_crossentropy",
+    steps_per_execution=steps,
+    jit_compile=jit_compile,
+  )
+  model.fit(token_batch(), LABELS, batch_size=BATCH, verbose=0)
+  assert shapes(batch_spec(model, 3, "train", None)) == [
+    *[(3, LENGTH)] * 2,
+    (3,),
+  ]
+
+
+def test_prediction_and_evaluation_tell_the_inputs():
+  model = token_model()
+  model.predict(token_batch(), batch_size=BATCH, verbose=0)
+  assert shapes(batch_spec(model, 3, "predict", None)) == [(3, LENGTH)] * 2
+  model = token_model()
+  model.evaluate(token_batch(), LABELS, batch_size=BATCH, verbose=0)
+  assert len(shapes(batch_spec(model, 3, "train", None))) == 3
+  assert shapes(batch_spec(model, 3, "predict", None)) == [(3, LENGTH)] * 2
+
+
+def test_sample_weights_of_the_fit_are_part_of_the_batch():
+  model = token_model()
+  weights = np.ones(2 * BATCH, np.float32)
+  model.fit(token_batch(), LABELS, BATCH, verbose=0, sample_weight=weights)
+  assert shapes(batch_spec(model, 3, "train", None))[2:] == [(3,), (3,)]
+
+
+def test_a_fixed_batch_size_of_the_fit_is_kept():
+  model = token_model()
+  data = tf.data.Dataset.from_tensor_slices((token_batch(), LABELS))
+  model.fit(data.batch(BATCH, drop_remainder=True), verbose=0)
+  assert batch_spec(model, None, "train", None).batch_size == BATCH
+  assert batch_spec(model, 2, "train", None).batch_size == 2
+
+
+def test_the_step_of_a_model_of_its_own_gets_the_data_it_was_fitted_with():
+  model = Encoder(name="own")
+  model.compile("sgd")
+  x = RNG.random((8, 6), np.float32)
+  model.fit(x, batch_size=4, verbose=0)
+  traced = trace_keras(model, 4)
+  assert [tuple(f.shape) for f in traced.feeds.values()] == [(4, 6)]
+
+
+def test_a_subclassed_model_that_was_called_or_loaded_knows_its_inputs(
+  tmp_path,
+):
+  model = Encoder(name="own")
+  model(np.zeros((2, 6), np.float32))
+  assert shapes(batch_spec(model, 4, "predict", None)) == [(4, 6)]
+  model.save(tmp_path / "m.keras")
+  again = keras.saving.load_model(tmp_path / "m.keras", compile=False)
+  assert shapes(batch_spec(again, 4, "predict", None)) == [(4, 6)]
+
+
+def test_targets_follow_from_the_shapes_of_the_inputs():
+  tokens = keras.Input((None,), dtype="int32", name="tokens")
+  model = keras.Model(tokens, layers.Embedding(5, 3)(tokens))
+  model.compile("sgd", "mse")
+  given = GivenBatch({"tokens": (BATCH, LENGTH)})
+  x, y = batch_spec(model, None, "train", given).structure
+  assert x.shape == (BATCH, LENGTH) and x.dtype == tf.int32
+  assert y.shape == (BATCH, LENGTH, 3)
+  unnamed = GivenBatch({"": (BATCH, LENGTH)})
+  assert shapes(batch_spec(model, None, "train", unnamed))[0] == x.shape
+
+
+def test_what_is_unknown_is_told_with_the_line_to_type():
+  with pytest.raises(ExtractionError) as told:
+    batch_spec(token_model(), None, "train", None)
+  says = str(told.value)
+  assert "token_ids (None, None)" in says
+  (flag,) = [word for word in says.split() if word.startswith("--input_")]
+  # The line that it shows works.
+  given = {
+    name: tuple(map(int, sizes.split("x")))
+    for name, _, sizes in (
+      item.partition(":") for item in flag.partition("=")[2].split(",")
+    )
+  }
+  assert given == {"token_ids": (32, 128), "padding_mask": (32, 128)}
+  spec = batch_spec(token_model(), None, "train", GivenBatch(given))
+  assert shapes(spec) == [(32, 128), (32, 128), (32,)]
+
+
+@pytest.mark.parametrize(
+  ("given", "says"),
+  [
+    ({"token_ids": (2, 3)}, "inputs of model .* are padding_mask, token_ids"),
+    ({"": (2, 3)}, "one without a name"),
+    (
+      {"token_ids": (2, 3), "padding_mask": (2, 3, 4)},
+      r"'padding_mask' .* has shape \(None, None\), and the batch has",
+    ),
+  ],
+)
+def test_shapes_that_do_not_fit_are_named(given, says):
+  with pytest.raises(ExtractionError, match=says):
+    batch_spec(token_model(), None, "train", GivenBatch(given))
+
+
+def test_a_file_of_arrays_is_the_batch(tmp_path):
+  path = str(tmp_path / "batch.npz")
+  arrays = {name: value[:BATCH] for name, value in token_batch().items()}
+  np.savez(path, y=LABELS[:BATCH], **arrays)
+  spec = batch_spec(token_model(), None, "train", GivenBatch(path=path))
+  assert shapes(spec) == [(BATCH, LENGTH), (BATCH, LENGTH), (BATCH,)]
+  assert any(
+    value is not None and np.array_equal(value, TOKENS[:BATCH])
+    for value in spec.values
+  )
+  np.savez(path, x=np.zeros((BATCH, 6), np.float32))
+  model = Encoder(name="own")
+  model.compile("sgd")
+  spec = batch_spec(model, None, "train", GivenBatch(path=path))
+  assert shapes(spec) == [(BATCH, 6)]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no arrays"])
+def test_a_damaged_file_is_named(content, tmp_path):
+  path = tmp_path / "batch.npz"
+  if content is not None:
+    path.write_bytes(content)
+  with pytest.raises(ExtractionError, match=r"batch\.npz' is no .npz file"):
+    batch_spec(token_model(), None, "train", GivenBatch(path=str(path)))

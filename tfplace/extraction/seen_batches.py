@@ -1,0 +1,103 @@
+"""Shapes of the batches that a Keras model has seen.
+
+Keras keeps no record of them. But the functions that `fit`, `evaluate` and
+`predict` trace have them in their signatures, and a built model knows the
+shapes it was built for.
+"""
+
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.types.experimental import PolymorphicFunction
+
+_FUNCTIONS = {
+  "train": ("train_function", "test_function"),
+  "test": ("test_function", "train_function"),
+  "predict": ("predict_function", "train_function", "test_function"),
+}
+
+
+def seen_batch(model: keras.Model, kind: str) -> Any:
+  """Returns the batch that a traced step of a model took, or None.
+
+  Args:
+    model: a model, traced by `fit`, `evaluate` or `predict` or not.
+    kind: "train", "test" or "predict". The batch of another kind is used if
+      there is none of this kind, as `(x, y)` or `(x,)`.
+
+  Returns:
+    Nested `tf.TensorSpec`s, of which only the first dimension may be unknown.
+  """
+  for name in _FUNCTIONS[kind]:
+    # The last function traced is that of the last call.
+    for found in reversed([*_traced_data(getattr(model, name, None))]):
+      # Keras predicts a list of batches at once.
+      several = name == "predict_function" and isinstance(found, tuple | list)
+      data = found[0] if several else found
+      if _is_known(data):
+        return data
+  return None
+
+
+def built_inputs(model: keras.Model) -> Any:
+  """Returns the inputs that a subclassed model was built for, or None.
+
+  Returns:
+    Nested `tf.TensorSpec`s of Keras' default float type, since Keras records
+    no other.
+  """
+  if not model.built:
+    return None
+  shape = (model.get_build_config() or {}).get("input_shape")
+  specs = None if shape is None else _specs(shape)
+  return specs if _is_known(specs) else None
+
+
+def _traced_data(function: Any) -> Iterator[Any]:
+  """Yields the data of every function that was traced inside `function`.
+
+  Keras wraps the step in functions that hold one another in closures.
+  """
+  pending, visited = [function], set()
+  while pending:
+    found = pending.pop()
+    if not callable(found) or id(found) in visited:
+      continue
+    visited.add(id(found))
+    if isinstance(found, PolymorphicFunction):
+      traces = getattr(found, "_list_all_concrete_functions", list)
+      for trace in traces():
+        arguments, _ = trace.structured_input_signature
+        if len(arguments) == 1:
+          data = arguments[0]
+          yield getattr(data, "element_spec", data)  # of an iterator
+      found = found.python_function
+    if isinstance(found, functools.partial):
+      pending.append(found.func)
+      continue
+    pending.append(getattr(found, "__wrapped__", None))
+    if inspect.isfunction(found):
+      pending += inspect.getclosurevars(found).nonlocals.values()
+
+
+def _is_known(data: Any) -> bool:
+  leaves = tf.nest.flatten(data)
+  return bool(leaves) and all(
+    isinstance(leaf, tf.TensorSpec)
+    and leaf.shape.rank
+    and leaf.shape[1:].is_fully_defined()
+    for leaf in leaves
+    if leaf is not None
+  )
+
+
+def _specs(shape: Any) -> Any:
+  if isinstance(shape, dict):
+    return {name: _specs(value) for name, value in shape.items()}
+  if all(size is None or isinstance(size, int) for size in shape):
+    return tf.TensorSpec(tuple(shape), keras.config.floatx())
+  return [_specs(value) for value in shape]
