@@ -82,10 +82,16 @@ def fit(model, kind, callbacks=(), epochs=3, **options):
   ).history
 
 
-def placed(kind, strategy="single", **options):
+def placed(kind, strategy="single", microbatches=1, **options):
   model = at.build(kind, **options)
-  options = {"strategy": strategy, "batch_size": at.BATCH, "budget_s": 1}
-  return tfplace.place_model(model, FAST, **options)
+  return tfplace.place_model(
+    model,
+    FAST,
+    strategy=strategy,
+    batch_size=at.BATCH,
+    budget_s=1,
+    microbatches=microbatches,
+  )
 
 
 def scattered(plan, *_):
@@ -224,6 +230,38 @@ def test_a_change_within_an_epoch_keeps_the_losses(
   check_same(history, "dropout")
   assert placing.trials[0].kept
   assert not model.placement.one_device
+
+
+def test_the_step_variant_stays_when_it_is_planned_again(monkeypatch):
+  clock = timed(monkeypatch, ALONE_US / 2)
+  model = placed("dense", microbatches=2)
+  placing = tfplace.PlacementCallback(budget_s=1)
+  history = fit(model, "dense", [clock, placing], epochs=2)
+  check_same(history, "dense", epochs=2)
+  assert placing.trials[0].kept
+  assert model.placement.microbatches == 2 and len(model.placement.devices) > 1
+
+
+def test_xla_is_off_in_a_trial_and_on_again_after_it(monkeypatch):
+  clock = timed(monkeypatch, ALONE_US * 2)
+  monkeypatch.setattr(replanning, "replan", scattered)
+  model = at.build("dense")
+  model.compile(at.sgd(), "mse", metrics=["mae"], jit_compile=True)
+  tfplace.place_model(
+    model, FAST, strategy="single", batch_size=at.BATCH, budget_s=1
+  )
+  used = []
+  seen = keras.callbacks.LambdaCallback(
+    on_train_batch_begin=lambda batch, logs: used.append(
+      (model.placement.one_device, model.jit_compile)
+    )
+  )
+  placing = tfplace.PlacementCallback()
+  history = fit(model, "dense", [clock, placing, seen], epochs=2)
+  check_same(history, "dense", epochs=2)
+  assert not placing.trials[0].kept
+  assert set(used) == {(True, True), (False, False)}
+  assert used[-1] == (True, True)
 
 
 def test_a_placed_model_may_return_to_one_device(monkeypatch):

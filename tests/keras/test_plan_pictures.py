@@ -3,8 +3,8 @@
 import pytest
 
 import tfplace
-from tests.report.test_notebook import bars_of, page_of
 from tests.testing import placed_models as at
+from tests.testing.html_pages import bars_of, page_of
 from tfplace.errors import ApplyError, FormatError
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
