@@ -287,11 +287,9 @@ class PlacementCallback(keras.callbacks.Callback):
     self._plan = self._controller.plan
     self._trial = _Started(plan, run)
     self._clock.restart(is_traced=True)
-    assert found.evaluation is not None
-    predicted = format_us(found.evaluation.step_time_us)
     self._say(
-      f"tries a new placement: {predicted} predicted per step instead of"
-      f" {format_us(run.median_us)}"
+      f"takes {format_us(run.median_us)} per step, and tries a placement that"
+      " is predicted to be faster"
     )
 
   def _judge(self) -> None:

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tfplace.core.cluster import Cluster, Link
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.units import format_bytes, format_share, format_us
-from tfplace.report import op_colors, rows
+from tfplace.report import op_colors, rows, summary
 from tfplace.report.names import short_names, shorten
-from tfplace.report.summary import DeviceRow, peak_in_words
 from tfplace.simulate import Schedule
 
 
@@ -49,7 +48,7 @@ CONFIG = NotebookConfig()
 
 def plan_html(
   headline: str,
-  device_rows: Sequence[DeviceRow],
+  device_rows: Sequence[summary.DeviceRow],
   layers: Mapping[str, str],
   notes: Iterable[str],
   schedule: Schedule | None,
@@ -65,18 +64,8 @@ def plan_html(
   """
   parts = [_paragraph(headline, bold=True)]
   if device_rows:
-    cells = [
-      (
-        row.name,
-        format_share(row.work, 1),
-        format_share(row.busy, 1),
-        peak_in_words(row),
-        row.holds,
-      )
-      for row in device_rows
-    ]
-    names = ("device", "work", "busy", "peak memory", "what is there")
-    parts.append(_table(names, cells))
+    cells = [summary.device_cells(row) for row in device_rows]
+    parts.append(_table(summary.COLUMNS, cells))
   elif layers:
     parts.append(_table(("layer", "device"), list(layers.items())))
   if schedule is not None:
