@@ -1,9 +1,11 @@
 """`PlacementCallback`: plans change during `fit`, and losses do not."""
 
 import dataclasses
+import gc
 import glob
 import math
 import types
+import weakref
 
 import keras
 import numpy as np
@@ -305,6 +307,26 @@ def test_a_search_that_fails_is_logged_and_training_goes_on(
   check_same(history, "dense")
   assert model.placement is before
   assert "its placement stays: the search broke" in caplog.text
+
+
+def test_memory_of_variables_that_moved_is_free_at_once():
+  model = placed("dense")
+  fit(model, "dense", epochs=1)  # Traced functions hold the variables.
+  controller = controller_of(model)
+  handles = {
+    v.path: weakref.ref(v.value.handle) for v in state.variables(model)
+  }
+  gc.collect()
+  gc.disable()
+  try:
+    controller.replace_plan(planning.to_apply(scattered(controller.plan)))
+    moved = [
+      v.path for v in state.variables(model) if v.value.device != CPUS[0]
+    ]
+    assert moved
+    assert not any(handles[path]() for path in moved)
+  finally:
+    gc.enable()
 
 
 def test_a_first_step_that_fails_is_taken_back(monkeypatch, caplog):

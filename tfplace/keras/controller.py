@@ -7,6 +7,7 @@ variables on their devices and a device function on the graph.
 
 import contextlib
 import dataclasses
+import gc
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -195,6 +196,7 @@ class Controller:
     model = self._model
     had = [k for k in KINDS if getattr(model, f"{k}_function") is not None]
     state.reset_functions(model)
+    gc.collect()  # Their graphs are cycles that hold the variables' memory.
     try:
       self._put_in_force(plan)
     finally:
