@@ -170,6 +170,23 @@ def check_gan(page):
   assert_refused("gan", asking_twice(page["GAN"]), "calls it 2 times")
   expected = unplaced("gan", two_tapes(page["GAN"]))
   assert_splits("gan", simultaneous(page["GAN"]), expected)
+  penalized = with_penalty(page["SplitGAN"])
+  assert_splits("gan", penalized, unplaced("gan", penalized))
+
+
+def with_penalty(gan):
+  """The norm of each example's gradient is drawn to 1 (WGAN-GP)."""
+
+  class WithPenalty(gan):
+    def cost(self, real, fake, _=None):
+      with tf.GradientTape() as tape:
+        tape.watch(real)
+        judged = self.discriminator(real)
+      slopes = ops.square(tape.gradient(judged, real))
+      norms = ops.sqrt(ops.sum(slopes, -1) + 1e-6)
+      return super().cost(real, fake) + ops.mean(ops.square(norms - 1))
+
+  return WithPenalty
 
 
 def asking_twice(gan):
