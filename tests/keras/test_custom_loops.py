@@ -96,8 +96,8 @@ REFUSED = {
   "calls it 0 times": OwnTape,
   "calls it 2 times": Twice,
   "which is of the whole batch": Closure,
-  "computes statistics over the batch": Normalized,
-  "in the forward pass": Assigning,
+  "normalizes by statistics of the whole batch": Normalized,
+  "its forward pass updates variable": Assigning,
   "has a compute_loss of its own": OwnLoss,
 }
 
