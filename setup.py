@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parent
 
 COMMANDS = (
   *("extract", "estimate", "place", "simulate", "explain", "measure", "train"),
-  "worker",
+  *("worker", "doctor"),
 )
 
 REPORT = ["bokeh>=3.7,<4"]
@@ -50,6 +50,7 @@ setuptools.setup(
     # Its wheels ship libscotch, for Linux only.
     'pyscotch>=7.0.5,<8; platform_system == "Linux"',
     "absl-py>=2.5,<3",
+    "packaging>=24",
     "rich>=15,<16",
     "matplotlib>=3.10,<4",
   ],
