@@ -79,6 +79,8 @@ setuptools.setup(
     "test": [
       *REPORT,
       *DASK,
+      # A notebook of examples/ fine-tunes its BERT.
+      'keras-hub>=0.32,<1; python_version >= "3.11"',
       "pytest>=9,<10",
       "pytest-timeout>=2.4,<3",
       "pytest-xdist>=3.8,<4",
