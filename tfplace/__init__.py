@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     save_graph,
   )
   from tfplace.keras import (
+    PlacementCallback,
     place_model,
     placed,
     plan_model,
@@ -58,7 +59,13 @@ if TYPE_CHECKING:
   from tfplace.simulate import Simulator
 
 _HOMES = {
-  "tfplace.keras": ("place_model", "placed", "plan_model", "split_gradients"),
+  "tfplace.keras": (
+    "PlacementCallback",
+    "place_model",
+    "placed",
+    "plan_model",
+    "split_gradients",
+  ),
   "tfplace.errors": (
     "ApplyError",
     "ExtractionError",
@@ -103,9 +110,15 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)
 __version__ = "0.1.0"
 
-# `Placement.save` and `Evaluation.save` call these.
+# Methods of the core, such as `Placement.save`, call these.
 lazy.provide(
-  dict.fromkeys(("save_evaluation", "save_placement"), "tfplace.formats")
+  {
+    "cluster_html": "tfplace.report.notebook",
+    "evaluation_html": "tfplace.report.notebook",
+    "result_html": "tfplace.report.notebook",
+    "save_evaluation": "tfplace.formats",
+    "save_placement": "tfplace.formats",
+  }
 )
 __getattr__ = lazy.exporter(__name__, _HOME_OF)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfplace.core.units import num_bytes
 from tfplace.errors import FormatError, shown
+from tfplace.lazy import call_provided
 
 CPU = "CPU"  # Kind of CPUs; `CPU-<name>` where there are several.
 NO_CHANNEL = -1  # Entry of `Cluster.channel` for a missing link.
@@ -121,6 +122,9 @@ class Cluster:
           f"cluster {self.name!r}: duplicate link {link.src!r} -> {link.dst!r}"
         )
       seen.add((link.src, link.dst))
+
+  def _repr_html_(self) -> str:
+    return call_provided("cluster_html", self)
 
   @property
   def num_devices(self) -> int:

@@ -1,5 +1,6 @@
 """Placement of Keras models, graphs and SavedModels by a plan."""
 
+from tfplace.keras.callback import PlacementCallback
 from tfplace.keras.custom_step import split_gradients
 from tfplace.keras.model import place_model, placed, plan_model
 from tfplace.keras.placed_files import (
@@ -9,6 +10,7 @@ from tfplace.keras.placed_files import (
 )
 
 __all__ = [
+  "PlacementCallback",
   "place_model",
   "placed",
   "placed_graph_def",

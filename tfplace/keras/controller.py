@@ -7,6 +7,7 @@ variables on their devices and a device function on the graph.
 
 import contextlib
 import dataclasses
+import gc
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -67,6 +68,7 @@ class Controller:
     self._model = model
     self._planner = planner
     self._settled: dict[int, Any] = {}  # The variables in their final place.
+    self._homes: dict[int, tuple[Any, str]] = {}  # Moved variables, from where.
     self._busy = False
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
     self._own = {n: v for n, v in vars(model).items() if n in _STEPS}
@@ -161,13 +163,18 @@ class Controller:
     """
     with self._own_steps():
       plan = self._planner(kind, data)
+    self._put_in_force(plan)
+
+  def _put_in_force(self, plan: Plan) -> None:
     recomputes = not plan.microbatch_config.recompute.is_none
     why_no_jit = _MERGED if recomputes else ""
     if plan.device_map is not None:
       why_no_jit = _ONE_DEVICE
     if why_no_jit and self._jit.is_dropped():
-      plan = dataclasses.replace(plan, notes=(*plan.notes, why_no_jit))
-      _logger.warning("model %r: %s", self._model.name, why_no_jit)
+      if self.plan is None or why_no_jit not in self.plan.notes:
+        _logger.warning("model %r: %s", self._model.name, why_no_jit)
+      if why_no_jit not in plan.notes:
+        plan = dataclasses.replace(plan, notes=(*plan.notes, why_no_jit))
     self._model.placement = self.plan = plan
     self._settled.clear()
     if why_no_jit:
@@ -176,8 +183,81 @@ class Controller:
       self._jit.allow()
     if plan.device_map is None:
       self._leave_host()
+      self._go_home()
     else:
       self._move(devices.named_devices(self._model, plan.device_map))
+
+  def replace_plan(self, plan: Plan) -> None:
+    """Puts another plan in force between two steps, also during `fit`.
+
+    Variables keep their values. All functions are traced again. `fit` looks up
+    the training function for each step, so the plan holds from the next step.
+    """
+    model = self._model
+    had = [k for k in KINDS if getattr(model, f"{k}_function") is not None]
+    state.reset_functions(model)
+    gc.collect()  # Their graphs are cycles that hold the variables' memory.
+    try:
+      self._put_in_force(plan)
+    finally:
+      for kind in had:
+        getattr(model, f"make_{kind}_function")(force=True)
+
+  def try_plan(
+    self, plan: Plan, on_failure: Callable[[Exception], None]
+  ) -> None:
+    """Puts another plan in force unless its first training step fails.
+
+    Then the previous plan and the values of all variables come back, and `fit`
+    skips the batch. The values wait in host memory until that step.
+
+    Args:
+      plan: plan of the training step.
+      on_failure: called with the error of the first step.
+
+    Raises:
+      Exception: the plan cannot be put in force; the previous one is.
+    """
+    previous = self.plan
+    if previous is None:
+      raise ApplyError(f"model {self._model.name!r} has no plan to replace")
+    values = state.values(self._model)
+
+    def restore() -> None:
+      self.replace_plan(previous)
+      state.assign(values)
+
+    try:
+      self.replace_plan(plan)
+    except Exception:
+      restore()
+      raise
+    self._guard_first_step(restore, on_failure)
+
+  def _guard_first_step(
+    self,
+    restore: Callable[[], None],
+    on_failure: Callable[[Exception], None],
+  ) -> None:
+    """Calls `restore` if the next call of the training function fails."""
+    model, function = self._model, self._model.train_function
+    if function is None:  # No fit is running.
+      return
+
+    def first_step(iterator: Any) -> Any:
+      try:
+        logs = function(iterator)
+      except (StopIteration, tf.errors.OutOfRangeError):  # The data ended.
+        raise
+      except Exception as error:
+        restore()
+        on_failure(error)
+        return model.get_metrics_result()  # The batch is skipped.
+      if model.train_function is first_step:
+        model.train_function = function
+      return logs
+
+    model.train_function = first_step
 
   def _prepare(self, kind: str, data: Any) -> None:
     """Builds and places the model before a trace of step `kind` on `data`."""
@@ -235,10 +315,15 @@ class Controller:
       self._busy = before
 
   def _move(self, found: dict[int, str]) -> None:
+    waiting = {id(v) for v in host_memory.waiting(self._model)}
     for variable in state.variables(self._model):
       device = found.get(id(variable))
       # An earlier traced function may hold the settled variables.
       if device is not None and id(variable) not in self._settled:
+        home = state.device_of(variable)
+        if id(variable) in waiting:
+          home = local_devices.default_device()
+        self._homes.setdefault(id(variable), (variable, home))
         state.move(variable, device)
         host_memory.stays_on_host(variable)
         self._settled[id(variable)] = variable
@@ -249,6 +334,16 @@ class Controller:
       if id(variable) not in self._settled:
         state.move(variable, local_devices.default_device())
         host_memory.stays_on_host(variable)
+
+  def _go_home(self) -> None:
+    """Moves variables back to where they were without a plan."""
+    homes = {key: home for key, (_, home) in self._homes.items()}
+    for slot, owner in state.slots(self._model):  # Created beside its owner.
+      if id(owner) in homes:
+        homes.setdefault(id(slot), homes[id(owner)])
+    for variable in state.variables(self._model):
+      if id(variable) in homes:
+        state.move(variable, homes[id(variable)])
 
   def _settle(self) -> None:
     for variable in state.variables(self._model):

@@ -103,7 +103,7 @@ def make_request(
     costs == _MEASURED,
     _MEASURE_SHARE * config.budget_s,
     _CHECK_SHARE * config.budget_s,
-    is_local=cluster is None or not is_what_if,
+    is_local=not (is_what_if and isinstance(cluster, str)),
   )
   checked = progress.check_verbose(verbose)
   return Request(config, step, bool(max_memory), checked, is_what_if)
@@ -119,12 +119,17 @@ def planner(model: keras.Model, request: Request) -> Planner:
       level = logging.WARNING
     text = f"model {model.name!r}: {plan.message}"
     progress.print_or_log(text, request.verbose, level)
-    if request.is_what_if or stays(plan) or plan.placement is None:
-      return plan
-    devices = from_placement(plan.placement)
-    return dataclasses.replace(plan, device_map=devices)
+    return plan if request.is_what_if else to_apply(plan)
 
   return plan_step
+
+
+def to_apply(plan: Plan) -> Plan:
+  """Returns a plan with the device map that a placed model follows."""
+  if stays(plan) or plan.placement is None:
+    return plan
+  devices = from_placement(plan.placement)
+  return dataclasses.replace(plan, device_map=devices)
 
 
 def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
@@ -153,10 +158,10 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
       one_device=True,
       microbatch_config=config.microbatches,
     )
-  show = Stages(progress.StageDisplay(model.name, request.verbose))
+  display = progress.StageDisplay(model.name, request.verbose)
+  show = Stages(display)
   plan = make_plan(KerasSource(model, request.step, kind, data), config, show)
-  text = f"model {model.name!r}: {seconds_phrase(show.seconds)}"
-  progress.print_or_log(text, request.verbose, logging.INFO)
+  display.finish(f"model {model.name!r}: {seconds_phrase(show.seconds)}")
   if request.step.is_local and not plan.one_device:
     shared = local_devices.shared_note(plan.devices)
     notes = (*plan.notes, shared) if shared else plan.notes

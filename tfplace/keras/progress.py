@@ -1,10 +1,13 @@
 """Progress of planning in Keras' style."""
 
 import contextlib
+import html
+import importlib
 import logging
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -38,11 +41,15 @@ def _is_watched() -> bool:
 
 
 class StageDisplay:
-  """Progress display in Keras' style, on standard output or in a log."""
+  """Progress display in Keras' style, on standard output or in a log.
+
+  In a notebook, one line shows the stage and changes in place.
+  """
 
   def __init__(self, model: str, verbose: int) -> None:
     self._model = model
     self._verbose = verbose
+    self._line = _notebook_line() if verbose else None
 
   @contextlib.contextmanager
   def __call__(
@@ -52,7 +59,9 @@ class StageDisplay:
     text = f"planning model {self._model!r}: {stage}{detail}"
     timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
     timer.daemon = True
-    if self._verbose:
+    if self._line is not None:
+      self._line.show(f"{text} ...")
+    elif self._verbose:
       print(text, flush=True)
     elif seconds is None:
       timer.start()
@@ -60,6 +69,42 @@ class StageDisplay:
       yield silent
     finally:
       timer.cancel()
+
+  def finish(self, text: str) -> None:
+    """Shows a last text in place of the stages in a notebook, or below them."""
+    if self._line is not None:
+      self._line.show(text)
+    else:
+      print_or_log(text, self._verbose, logging.INFO)
+
+
+class _NotebookLine:
+  """Line of a notebook's output that changes in place."""
+
+  def __init__(self, display: Any) -> None:
+    self._display = display  # The module `IPython.display`.
+    self._handle: Any = None  # None until the first text is shown.
+
+  def show(self, text: str) -> None:
+    """Shows a text instead of the one before."""
+    data = {
+      "text/plain": text,
+      "text/html": f"<pre>{html.escape(text)}</pre>",
+    }
+    if self._handle is None:
+      self._handle = self._display.display(data, raw=True, display_id=True)
+    else:
+      self._handle.update(data, raw=True)
+
+
+def _notebook_line() -> _NotebookLine | None:
+  """Returns a line of the notebook that this process serves, or None."""
+  ipython = sys.modules.get("IPython")
+  if ipython is None or "ipykernel" not in sys.modules:
+    return None
+  if getattr(ipython.get_ipython(), "kernel", None) is None:
+    return None
+  return _NotebookLine(importlib.import_module("IPython.display"))
 
 
 def print_or_log(text: str, verbose: int, level: int) -> None:

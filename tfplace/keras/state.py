@@ -4,10 +4,11 @@ This module collects the accesses to Keras' private attributes that placement
 requires. Moving a variable preserves its value.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ApplyError
@@ -88,6 +89,17 @@ def move(variable: keras.Variable, device: str) -> None:
     )
   new._unique_id = old._unique_id
   variable._value = new
+
+
+def values(model: keras.Model) -> list[tuple[keras.Variable, np.ndarray]]:
+  """Copies the values of all `variables` to host memory."""
+  return [(v, v._value.numpy()) for v in variables(model)]
+
+
+def assign(values: Iterable[tuple[keras.Variable, np.ndarray]]) -> None:
+  """Restores what `values` copied."""
+  for variable, value in values:
+    variable._value.assign(value)
 
 
 def slots(model: keras.Model) -> Iterator[tuple[keras.Variable, Any]]:

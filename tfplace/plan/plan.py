@@ -24,6 +24,8 @@ if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
   from tfplace.plan.device_map import DeviceMap
   from tfplace.report import summary
+  from tfplace.report.timeline import Timeline
+  from tfplace.simulate import Schedule
 
 GIVEN = "given"  # Strategy of a placement that the user gave.
 _LEAST_PERCENT = 0.1  # Smaller headroom is reported as none.
@@ -137,14 +139,21 @@ class Plan:
 
   @functools.cached_property
   def device_rows(self) -> "tuple[summary.DeviceRow, ...]":
-    """What each device does; empty for a placement that was given."""
-    if self.placement is None:
+    """What each device does; empty for a placement given by names."""
+    if self._schedule is None:
       return ()
     from tfplace.report import summary
+
+    return summary.device_rows(self._schedule)
+
+  @functools.cached_property
+  def _schedule(self) -> "Schedule | None":
+    """Simulated step, or None for a placement given by names."""
+    if self.placement is None:
+      return None
     from tfplace.simulate import Simulator
 
-    schedule = Simulator(self.placement.problem).schedule(self.placement)
-    return summary.device_rows(schedule)
+    return Simulator(self.placement.problem).schedule(self.placement)
 
   @property
   def microbatches(self) -> int:
@@ -161,9 +170,13 @@ class Plan:
     """Order in which a device runs its ready ops."""
     return ARRIVAL if self.placement is None else self.placement.problem.order
 
+  @property
+  def _title(self) -> str:
+    return f"{self.message[0].upper()}{self.message[1:]}"
+
   def __str__(self) -> str:
     """Returns the headline, a table of the devices, and the notes."""
-    lines = [f"{self.message[0].upper()}{self.message[1:]}"]
+    lines = [self._title]
     if self.device_rows:
       from tfplace.report import summary
 
@@ -174,10 +187,47 @@ class Plan:
         f"  {name:{width}}  {_short(device)}"
         for name, device in self.layers.items()
       ]
-    notes = [*self.notes]
-    if self.seconds:
-      notes.append(seconds_phrase(self.seconds))
-    return "\n".join([*lines, *(f"- {note}" for note in notes)])
+    return "\n".join([*lines, *(f"- {note}" for note in self._all_notes)])
+
+  @property
+  def _all_notes(self) -> list[str]:
+    seconds = [seconds_phrase(self.seconds)] if self.seconds else []
+    return [*self.notes, *seconds]
+
+  def _repr_html_(self) -> str:
+    from tfplace.report import notebook
+
+    return notebook.plan_html(
+      self._title,
+      self.device_rows,
+      {} if self.device_rows else self.layers,
+      self._all_notes,
+      self._schedule,
+    )
+
+  def plot(self, path: str | os.PathLike[str] | None = None) -> "Timeline":
+    """Draws devices, transfers and memory of the simulated step over time.
+
+    Args:
+      path: .png, .svg or .pdf file to write, or None.
+
+    Returns:
+      The Matplotlib figure, which notebooks show.
+
+    Raises:
+      ApplyError: nothing was planned, such as for a placement given by names.
+      FormatError: the suffix is not supported, or the file cannot be written.
+    """
+    from tfplace.report import timeline
+
+    if self._schedule is None:
+      raise ApplyError(
+        f"model {self.model!r} was not planned with costs, so there is no step"
+        " to draw: plot what plan_model returned"
+      )
+    if path is None:
+      return timeline.draw_timeline(self._schedule)
+    return timeline.save_timeline(self._schedule, path)
 
   def measure(self, steps: int = 20) -> Evaluation:
     """Runs and times the placed step without changing the model.

@@ -10,6 +10,14 @@ from tfplace.report import phases
 from tfplace.report.rows import compute_end_us
 from tfplace.simulate import Schedule
 
+# Colors of op types: Tableau's ten without red, orange and gray, which have
+# other meanings in pictures, and three more.
+TYPE_COLORS = (
+  *("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#bcbd22"),
+  *("#17becf", "#17406b", "#a6d854"),
+)
+OTHER_COLOR = "#b5b5b5"
+MESSAGE_COLOR = "#f2c27f"
 MAX_MICROBATCHES = 12  # number of colors; beyond that, neighbors share one
 # Lightness grows from purple to yellow, as in Viridis (S. van der Walt and N.
 # Smith, 2015), so the order is visible with any color vision. The start is

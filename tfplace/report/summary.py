@@ -22,6 +22,7 @@ from tfplace.report.names import listed, shorten
 from tfplace.report.rows import device_names
 from tfplace.simulate import Schedule
 
+COLUMNS = ("device", "work", "busy", "peak memory", "what is there")
 _WIDTH = 100  # Characters of a printed table; long cells are wrapped.
 _MOST_NUMBERS = 8  # Microbatches that a cell lists.
 _MOST_LAYERS = 2  # The same of layers.
@@ -117,21 +118,25 @@ def _numbered(microbatches: Sequence[int]) -> str:
 def device_table(rows: Sequence[DeviceRow]) -> Table:
   """Builds a table of the rows, for Rich."""
   table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-  table.add_column("device", no_wrap=True)
-  table.add_column("work", justify="right")
-  table.add_column("busy", justify="right")
-  table.add_column("peak memory", justify="right", no_wrap=True)
-  table.add_column("what is there")
+  device, *numbers, contents = COLUMNS
+  table.add_column(device, no_wrap=True)
+  for name in numbers:
+    table.add_column(name, justify="right", no_wrap=True)
+  table.add_column(contents)
   for row in rows:
-    cells = (
-      row.name,
-      format_share(row.work, 1),
-      format_share(row.busy, 1),
-      peak_in_words(row),
-      row.holds or "variables" * (row.work == 0) or "other ops",
-    )
-    table.add_row(*map(Text, cells))
+    table.add_row(*map(Text, device_cells(row)))
   return table
+
+
+def device_cells(row: DeviceRow) -> tuple[str, ...]:
+  """Returns the text of each of `COLUMNS`."""
+  return (
+    row.name,
+    format_share(row.work, 1),
+    format_share(row.busy, 1),
+    peak_in_words(row),
+    row.holds or "variables" * (row.work == 0) or "other ops",
+  )
 
 
 def peak_in_words(row: DeviceRow) -> str:
@@ -146,7 +151,9 @@ def peak_in_words(row: DeviceRow) -> str:
 def table_text(rows: Sequence[DeviceRow]) -> str:
   """Returns the table of the rows as plain text."""
   out = io.StringIO()
-  console = Console(file=out, width=_WIDTH, color_system=None)
+  console = Console(
+    file=out, width=_WIDTH, color_system=None, force_jupyter=False
+  )
   console.print(device_table(rows))
   lines = [line.rstrip() for line in out.getvalue().splitlines()]
   return "\n".join(line for line in lines if line)

@@ -19,7 +19,13 @@ from tfplace.core.placement import Placement
 from tfplace.core.units import format_share, format_us, size_scale, time_scale
 from tfplace.errors import FormatError
 from tfplace.formats.files import write_bytes
-from tfplace.report.op_colors import OpColors, op_colors
+from tfplace.report.op_colors import (
+  MESSAGE_COLOR,
+  OTHER_COLOR,
+  TYPE_COLORS,
+  OpColors,
+  op_colors,
+)
 from tfplace.report.rows import (
   DEVICE,
   Row,
@@ -31,31 +37,37 @@ from tfplace.report.rows import (
 from tfplace.simulate import Schedule
 
 SUFFIXES = (".png", ".svg", ".pdf")
-# Colors of op types: Tableau's ten without red, orange and gray, which have
-# other meanings here, and three more.
-TYPE_COLORS = (
-  *("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#bcbd22"),
-  *("#17becf", "#17406b", "#a6d854"),
-)
-OTHER_COLOR = "#b5b5b5"
 TRANSFER_COLOR = "#d98200"
-MESSAGE_COLOR = "#f2c27f"
 CRITICAL_COLOR = "#d40000"
 _LINK_HEIGHT = 0.5  # relative to a device's row
 
 
+class Timeline(Figure):
+  """Figure that notebooks show without pyplot."""
+
+  def _repr_png_(self) -> bytes:
+    buffer = io.BytesIO()
+    self.savefig(buffer, format="png", dpi=80)
+    return buffer.getvalue()
+
+
 def save_timeline(
   step: Schedule | Placement, path: str | os.PathLike[str]
-) -> None:
+) -> Timeline:
   """Draws a step into a .png, .svg or .pdf file, atomically.
+
+  Returns:
+    The figure.
 
   Raises:
     FormatError: the suffix is not supported, or the file cannot be written.
   """
   kind = picture_kind(path)
   buffer = io.BytesIO()
-  draw_timeline(as_schedule(step)).savefig(buffer, format=kind, dpi=150)
+  figure = draw_timeline(as_schedule(step))
+  figure.savefig(buffer, format=kind, dpi=150)
   write_bytes(path, buffer.getvalue())
+  return figure
 
 
 def picture_kind(path: str | os.PathLike[str]) -> str:
@@ -69,12 +81,12 @@ def picture_kind(path: str | os.PathLike[str]) -> str:
   return suffix[1:]
 
 
-def draw_timeline(schedule: Schedule) -> Figure:
+def draw_timeline(schedule: Schedule) -> Timeline:
   """Draws the timeline as a Matplotlib figure."""
   rows = step_rows(schedule)
   heights = np.array([1.0 if r.kind == DEVICE else _LINK_HEIGHT for r in rows])
   height = 1.2 + 0.45 * float(heights.sum())
-  figure = Figure(figsize=(14, height + 3.0), layout="constrained")
+  figure = Timeline(figsize=(14, height + 3.0), layout="constrained")
   FigureCanvasAgg(figure)
   top, bottom = figure.subplots(
     2, 1, sharex=True, gridspec_kw={"height_ratios": [height, 2.4]}

@@ -1,0 +1,378 @@
+"""Keras callback that plans a placed model again while it trains."""
+
+import dataclasses
+import logging
+import math
+import os
+import re
+from typing import Any
+
+import keras
+
+from tfplace.core.argument_checks import check_count, whole_number
+from tfplace.core.budget import check_budget
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.units import format_us
+from tfplace.errors import ApplyError, TfplaceError
+from tfplace.keras import planning, progress, state
+from tfplace.keras.controller import Controller, controller_of
+from tfplace.keras.step_clock import StepClock
+from tfplace.keras.summaries import PlacementSummaries
+from tfplace.plan import replanning
+from tfplace.plan.plan import Plan
+from tfplace.plan.replanning import LiveRun, ReplanConfig
+
+_logger = logging.getLogger("tfplace")
+
+_STEPS = re.compile(r"([1-9]\d{0,8}) steps?")
+_LEAST_STEPS = 5  # Fewest timed steps to judge a placement by.
+# Timed steps, and their time in microseconds, after which a new placement is
+# judged. What else a host does comes and goes, and slows short trials.
+_TRIAL_STEPS, _TRIAL_US = 20, 2e6
+_MOST_REST = 63  # Most reviews without a search after failed trials.
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacementTrial:
+  """Trial of a new placement in a training.
+
+  Attributes:
+    step: number of training steps when it ended.
+    before_us: median step time of the previous placement.
+    after_us: median step time of the new placement; infinite if its first step
+      failed, NaN if the training ended before enough steps.
+    kept: whether the new placement stayed.
+    error: message of the error of its first step, or "".
+  """
+
+  step: int
+  before_us: float
+  after_us: float
+  kept: bool
+  error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Started:
+  """A trial that is running: the plan before it, and its steps."""
+
+  previous: Plan
+  before: LiveRun
+
+
+class PlacementCallback(keras.callbacks.Callback):
+  """Plans a placed model again from the steps of its training.
+
+  The callback times the steps of `fit`, fits the costs to them, and searches
+  again from the placement in force. A placement that is predicted to be faster
+  is put in force and timed for 20 steps and 2 s. It stays if its median step is
+  faster by at least 3% and by more than the noise; otherwise the previous
+  placement comes back. A failure to plan or to run a placement is logged.
+
+  Weights, optimizer state and random states continue, and the step variant
+  (microbatches, recomputation) stays the same, so losses change by rounding
+  only. Random ops without a seed generator of Keras begin anew then.
+
+      model = tfplace.place_model(model)
+      model.fit(..., callbacks=[tfplace.PlacementCallback(log_dir="logs")])
+
+  Each epoch's logs gain `step_time_ms`, the median step time including the wait
+  for input; NaN if no step was timed.
+
+  Attributes:
+    trials: the ended trials, as `PlacementTrial`s.
+  """
+
+  def __init__(
+    self,
+    every: str | int = "epoch",
+    *,
+    log_dir: str | os.PathLike[str] | None = None,
+    budget_s: float = 5.0,
+    seed: int = 0,
+    verbose: str | int = "auto",
+  ) -> None:
+    """Checks the arguments.
+
+    Args:
+      every: when to plan again: after each "epoch", after a number of epochs
+        such as 2, or after a number of steps such as "100 steps".
+      log_dir: directory for TensorBoard, which gains the run "placement" with
+        step time, and predicted and measured peak memory per device, in bytes
+        and as a share of its limit. None writes nothing.
+      budget_s: time limit of one search, in seconds, for which training waits.
+      seed: seed of the search.
+      verbose: 1 prints each change; "auto" prints on a terminal.
+
+    Raises:
+      TfplaceError: an argument is invalid.
+    """
+    super().__init__()
+    self.trials: list[PlacementTrial] = []
+    self._every, self._is_in_steps = _parsed(every)
+    check_budget(budget_s)
+    self._config = ReplanConfig(budget_s, check_count("seed", seed, 0))
+    self._verbose = progress.check_verbose(verbose)
+    self._summaries = _summaries(log_dir)
+    self._clock = StepClock()
+    self._since = 0  # Epochs or steps since the last review.
+    self._plan: Plan | None = None  # The plan in force at the last look.
+    self._forget()
+
+  def _forget(self) -> None:
+    """Forgets what is known of another plan."""
+    self._problem: Problem | None = None  # With the costs before any refit.
+    self._runs: dict[bytes, LiveRun] = {}  # Latest run of each placement.
+    self._trial: _Started | None = None
+    self._searched: LiveRun | None = None  # When nothing was found.
+    # The step before the last rollback, and the placement that was slower.
+    self._lost: tuple[LiveRun, bytes] | None = None
+    self._rest = self._failures = 0
+
+  def on_train_begin(self, logs: Any = None) -> None:
+    """Checks that the model is placed.
+
+    Raises:
+      ApplyError: `place_model` was not called.
+    """
+    if controller_of(self.model) is None:
+      raise ApplyError(
+        f"model {self.model.name!r} is not placed, so PlacementCallback has"
+        " nothing to plan again: call tfplace.place_model(model) before fit"
+      )
+    self._clock.restart(is_traced=True)
+
+  def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    """Plans again between epochs."""
+    self._clock.start_epoch()
+    if not self._is_in_steps and self._since >= self._every:
+      self._review()
+
+  def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    """Times the step before, and judges or plans between steps."""
+    self._clock.begin(batch)
+    self._look()
+    if self._trial is not None:
+      times = self._clock.step_us
+      if len(times) >= _TRIAL_STEPS and sum(times) >= _TRIAL_US:
+        self._judge()
+    elif self._is_in_steps:
+      if self._since >= self._every:
+        self._review()
+      self._since += self.model.steps_per_execution
+    self._clock.begin(batch)  # What happened here is no part of a step.
+
+  def on_test_begin(self, logs: Any = None) -> None:
+    """Ends the last step before validation."""
+    self._pause()
+
+  def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    """Judges a trial of few steps, and reports the epoch."""
+    self._pause()
+    self._look()
+    epoch_us, plan = self._clock.epoch_us, self._plan
+    if logs is not None:
+      logs["step_time_ms"] = epoch_us / 1e3
+    if self._summaries is not None and plan is not None:
+      self._summaries.write(plan, epoch_us, self._steps())
+    if self._trial is not None and len(self._clock.step_us) >= _LEAST_STEPS:
+      self._judge()
+    if not self._is_in_steps:
+      self._since += 1
+
+  def on_train_end(self, logs: Any = None) -> None:
+    """Takes a placement back that was not judged."""
+    self._look()
+    if self._trial is not None:
+      self._judge()
+
+  def _pause(self) -> None:
+    alone = self.model.steps_per_execution == 1
+    self._clock.end(1 if alone else 0)
+
+  def _steps(self) -> int:
+    """Returns the number of training steps so far, of all fits."""
+    optimizers = state.optimizers(self.model)
+    return int(optimizers[0].iterations.numpy()) if optimizers else 0
+
+  @property
+  def _controller(self) -> Controller:
+    found = controller_of(self.model)
+    if found is None:
+      raise ApplyError(f"model {self.model.name!r} is no longer placed")
+    return found
+
+  def _look(self) -> None:
+    """Notices the plan in force, which the user may have replaced."""
+    plan = self._controller.plan
+    if plan is self._plan:
+      return
+    self._plan = plan
+    self._forget()
+    if plan is None or not plan.training:  # Not planned for `fit` yet.
+      return
+    try:
+      replanning.check_replannable(plan)
+    except ApplyError as error:
+      _logger.warning("%s", error)
+    else:
+      self._problem = _placement(plan).problem
+
+  def _review(self) -> None:
+    """Plans again if enough steps were timed and their time has changed."""
+    self._look()
+    plan = self._plan
+    few = len(self._clock.step_us) < _LEAST_STEPS
+    if plan is None or self._problem is None or self._trial is not None or few:
+      return
+    self._since = 0
+    run = LiveRun(_placement(plan), self._clock.step_us)
+    self._clock.restart(is_traced=False)
+    self._doubt(run)
+    if self._rest > 0:
+      self._rest -= 1
+      return
+    searched = self._searched
+    if searched and replanning.is_same(run, searched, self._config):
+      return
+    self._runs.pop(run.key, None)
+    self._runs[run.key] = run  # The last one is in force.
+    try:
+      found = replanning.replan(
+        plan, self._problem, [*self._runs.values()], self._config
+      )
+      if found is None:
+        self._searched = run
+        self._say("planned again, and found nothing faster", logging.DEBUG)
+      else:
+        self._start(plan, run, found)
+    except Exception as error:  # Training goes on whatever happens here.
+      self._failed()
+      self._clock.restart(is_traced=True)
+      self._say(
+        f"planning again failed, and its placement stays: {error}",
+        logging.WARNING,
+      )
+
+  def _doubt(self, run: LiveRun) -> None:
+    """Lets the slower placement be tried again if the host changed its speed.
+
+    Args:
+      run: the previous placement, timed again after a rollback.
+    """
+    if self._lost is None:
+      return
+    before, slower = self._lost
+    if not replanning.is_same(run, before, self._config):
+      self._runs.pop(slower, None)
+    self._lost = None
+
+  def _start(self, plan: Plan, run: LiveRun, found: Plan) -> None:
+    """Puts a new plan in force and starts its trial."""
+
+    failed = LiveRun(_placement(found), (math.inf,))  # Until it ran.
+    self._runs[failed.key] = failed
+
+    def first_step_failed(error: Exception) -> None:
+      self._plan = self._controller.plan
+      self._end(run, failed, kept=False, error=str(error))
+      self._say(
+        "a new placement failed in its first step, so one batch is skipped and"
+        f" the previous placement is back: {error}",
+        logging.WARNING,
+      )
+
+    self._controller.try_plan(planning.to_apply(found), first_step_failed)
+    self._plan = self._controller.plan
+    self._trial = _Started(plan, run)
+    self._clock.restart(is_traced=True)
+    self._say(
+      f"takes {format_us(run.median_us)} per step, and tries a placement that"
+      " is predicted to be faster"
+    )
+
+  def _judge(self) -> None:
+    """Keeps the new placement if it is faster, or takes it back."""
+    trial, plan = self._trial, self._plan
+    assert trial is not None and plan is not None
+    times, before = self._clock.step_us, trial.before
+    enough = len(times) >= _LEAST_STEPS
+    run = LiveRun(_placement(plan), times if enough else (math.nan,))
+    kept = enough and replanning.is_faster(run, before, self._config)
+    self._runs[run.key] = run
+    if not enough:
+      del self._runs[run.key]
+    if not kept:
+      self._controller.replace_plan(trial.previous)
+      self._plan = self._controller.plan
+      self._lost = before, run.key
+    self._end(before, run, kept)
+    was = format_us(before.median_us)
+    if not enough:
+      self._say("goes back to its previous placement, since training ended")
+    else:
+      verdict = "keeps the new" if kept else "goes back to its previous"
+      self._say(
+        f"{verdict} placement: {format_us(run.median_us)} measured per step"
+        f" instead of {was}"
+      )
+
+  def _end(
+    self, before: LiveRun, run: LiveRun, kept: bool, error: str = ""
+  ) -> None:
+    """Records a trial and forgets the times of a placement taken back."""
+    ended = PlacementTrial(
+      self._steps(), before.median_us, run.median_us, kept, error
+    )
+    self.trials.append(ended)
+    self._trial = self._searched = None
+    self._clock.restart(is_traced=not kept)
+    if kept:
+      self._rest = self._failures = 0
+    else:
+      self._failed()
+
+  def _failed(self) -> None:
+    """Waits twice as long before the next search."""
+    self._failures += 1
+    self._rest = min(2**self._failures - 1, _MOST_REST)
+
+  def _say(self, text: str, level: int = logging.INFO) -> None:
+    text = f"model {self.model.name!r}: {text}"
+    verbose = self._verbose if level >= logging.INFO else 0
+    progress.print_or_log(text, verbose, level)
+
+
+def _placement(plan: Plan) -> Placement:
+  assert plan.placement is not None  # `check_replannable`
+  return plan.placement
+
+
+def _parsed(every: Any) -> tuple[int, bool]:
+  """Returns a number, and whether it counts steps instead of epochs."""
+  if every == "epoch":
+    return 1, False
+  if isinstance(every, str):
+    match = _STEPS.fullmatch(every)
+    if match:
+      return int(match[1]), True
+  else:
+    count = whole_number(every)
+    if count is not None and count >= 1:
+      return count, False
+  raise TfplaceError(
+    f"every is {every!r:.60}; it must be 'epoch', a number of epochs such as 2,"
+    " or a number of steps such as '100 steps'"
+  )
+
+
+def _summaries(log_dir: Any) -> PlacementSummaries | None:
+  if log_dir is None:
+    return None
+  if not isinstance(log_dir, str | os.PathLike) or not os.fspath(log_dir):
+    raise TfplaceError(
+      f"log_dir is {log_dir!r:.60}; it must be a directory for TensorBoard, or"
+      " None"
+    )
+  return PlacementSummaries(log_dir)

@@ -1,0 +1,200 @@
+"""Planning again from steps that were timed in training.
+
+Costs are refitted to the placements that ran, and the search starts again from
+the placement in force. The step variant stays the same, and with it the numbers
+of the training.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfplace.core.evaluation import Evaluation
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.core.units import format_us
+from tfplace.cost.measured_costs import step_noise
+from tfplace.errors import ApplyError
+from tfplace.plan.config import AUTO, PlanConfig, Stages
+from tfplace.plan.plan import Plan
+from tfplace.plan.planner import make_plan
+from tfplace.plan.variants import StepVariant
+from tfplace.simulate import Simulator
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplanConfig:
+  """Settings of replanning.
+
+  Attributes:
+    budget_s: time limit of proof and search, in seconds. Training waits.
+    seed: seed of the placer's random choices.
+    gain: least relative gain, predicted and measured, of a change. Our choice,
+      above the differences between medians of the same step.
+    noises: the same in standard errors of the compared medians; our choice.
+  """
+
+  budget_s: float = 5.0
+  seed: int = 0
+  gain: float = 0.03
+  noises: float = 3.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LiveRun:
+  """A placement and the steps of a training that ran on it.
+
+  Attributes:
+    placement: the placement.
+    step_us: [num_steps] step times in microseconds.
+  """
+
+  placement: Placement
+  step_us: Sequence[float]
+
+  @property
+  def median_us(self) -> float:
+    """Median step time."""
+    return statistics.median(self.step_us)
+
+  @property
+  def key(self) -> bytes:
+    """Key that is equal for equal placements."""
+    return self.placement.devices.tobytes()
+
+
+def is_faster(new: LiveRun, old: LiveRun, config: ReplanConfig) -> bool:
+  """Returns whether steps are faster by more than gain and noise."""
+  return new.median_us < old.median_us * (1 - _margin(new, old, config))
+
+
+def is_same(new: LiveRun, old: LiveRun, config: ReplanConfig) -> bool:
+  """Returns whether step times differ by no more than gain and noise."""
+  ratio = new.median_us / old.median_us
+  return abs(ratio - 1) <= _margin(new, old, config)
+
+
+def _margin(new: LiveRun, old: LiveRun, config: ReplanConfig) -> float:
+  noise = math.hypot(step_noise(new.step_us), step_noise(old.step_us))
+  return max(config.gain, config.noises * noise)
+
+
+def check_replannable(plan: Plan) -> None:
+  """Checks that a plan can be planned again.
+
+  Raises:
+    ApplyError: its costs are unknown, or there is only one device.
+  """
+  why = ""
+  if plan.placement is None and plan.device_map is None:
+    why = "there is only one device"
+  elif plan.placement is None:
+    why = (
+      "its placement was given by names, without costs: give place_model what"
+      " plan_model returned"
+    )
+  elif plan.placement.problem.cluster.num_devices == 1:
+    why = "there is only one device"
+  if why:
+    raise ApplyError(f"model {plan.model!r} is not planned again: {why}")
+
+
+def replan(
+  plan: Plan,
+  problem: Problem,
+  runs: Sequence[LiveRun],
+  config: ReplanConfig,
+) -> Plan | None:
+  """Plans a step again with costs refitted to steps that ran.
+
+  Args:
+    plan: plan in force, which `check_replannable` accepts.
+    problem: problem with the costs before any refit.
+    runs: placements of the step that ran in training, at least that of `plan`.
+    config: settings.
+
+  Returns:
+    A plan of the same step variant and order that is predicted to be faster, on
+    a placement that did not run yet, or None if none was found.
+
+  Raises:
+    TfplaceError: the placer fails.
+  """
+  assert plan.placement is not None  # `check_replannable`
+  fitted = _refitted(problem, runs)
+  start = Placement(fitted, plan.placement.devices)
+  source = _RefittedStep(plan, fitted)
+  found = make_plan(
+    source,
+    PlanConfig(
+      strategy=AUTO,
+      budget_s=config.budget_s,
+      seed=config.seed,
+      order=plan.order,
+      microbatches=plan.microbatch_config,
+      init_placement=start,
+    ),
+  )
+  if found.placement is None or found.evaluation is None:
+    return None
+  ran = {run.key for run in runs}
+  if found.placement.devices.tobytes() in ran:
+    return None
+  (now,) = Simulator(found.placement.problem).evaluate(
+    [Placement(found.placement.problem, start.devices)]
+  )
+  least_us = now.step_time_us * (1 - config.gain)
+  if found.evaluation.step_time_us > least_us:
+    return None
+  count = f"{len(runs)} placement{'s' * (len(runs) > 1)}"
+  note = (
+    f"Planned again with costs fitted to {count} that ran in training, the last"
+    f" at {format_us(runs[-1].median_us)} per step."
+  )
+  return dataclasses.replace(
+    found, model=plan.model, notes=(*found.notes, note)
+  )
+
+
+def _refitted(problem: Problem, runs: Sequence[LiveRun]) -> Problem:
+  from tfplace.measure.calibrate import calibration  # Loads TensorFlow.
+
+  placements = [Placement(problem, run.placement.devices) for run in runs]
+  predicted = Simulator(problem).evaluate(placements)
+  rows = np.stack([placement.devices for placement in placements])
+  measured = [_measured(e, r) for e, r in zip(predicted, runs, strict=True)]
+  return calibration.refitted(problem, rows, measured)
+
+
+def _measured(predicted: Evaluation, run: LiveRun) -> Evaluation:
+  """Returns the evaluation of a placement that ran in training."""
+  return dataclasses.replace(
+    predicted,
+    step_time_us=run.median_us,
+    source="measured",
+    extra={"step_times_us": [float(us) for us in run.step_us]},
+  )
+
+
+class _RefittedStep:
+  """Source of the step of a plan, with other costs; see `planner.Source`."""
+
+  training = True
+  suggests_microbatches = False
+
+  def __init__(self, plan: Plan, problem: Problem) -> None:
+    self._variant = StepVariant(problem, plan.step)
+
+  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+    """Returns the step; `microbatches` are those of the plan."""
+    return self._variant
+
+  def compare(
+    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
+  ) -> str:
+    """Compares nothing, since the step is the one that runs."""
+    return ""
