@@ -41,7 +41,7 @@ _BUDGET = OPTIONS.add("budget_s", 10.0, "Seconds of each search.", least=0.0)
 _DEVICES = OPTIONS.add("devices", 2, "Logical CPU devices.", least=1)
 _LIMIT = OPTIONS.add("limit_s", 400.0, "Seconds of a process.", least=1.0)
 _SHELL = OPTIONS.add("shell", True, "Also try `tfplace-place`.")
-_REVISION = OPTIONS.add("revision", "", "Revision of tfplace, for the file.")
+_REVISION = OPTIONS.add("revision", "", "Revision of tfplace, for the rows.")
 _BEFORE = OPTIONS.add("before", None, "JSON file of an earlier revision.")
 _OUT = OPTIONS.out("user_models.json")
 
@@ -68,6 +68,7 @@ def tried(name: str, entry: registry.UserModel) -> dict[str, Any]:
   row["total_s"] = round(time.perf_counter() - began, 1)
   if "keras_hub" in entry.imports:
     row["keras_hub"] = importlib.metadata.version("keras-hub")
+  row["revision"] = _REVISION.value
   row["load"] = [round(load, 1), round(os.getloadavg()[0], 1)]
   return row
 
@@ -114,6 +115,8 @@ def _in_shell(
     ],
     _LIMIT.value,
   )
+  if "error" in done:
+    done["error"] = done["error"].replace(f"{folder}/", "")
   return {"works": done["code"] == 0, **done}
 
 
@@ -160,7 +163,6 @@ def _settings() -> dict[str, Any]:
   """Returns what all rows of a file have in common."""
   packages = ("tensorflow", "keras")
   return {
-    "revision": _REVISION.value,
     "cluster": _CLUSTER.value,
     "budget_s": _BUDGET.value,
     "devices": _DEVICES.value,

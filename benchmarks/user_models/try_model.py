@@ -167,7 +167,7 @@ class Trial:
       "difference": largest_difference(self._losses, losses),
       **described(placed.placement),
     }
-    if not found["difference"] <= _LARGE:
+    if found["difference"] is None or found["difference"] > _LARGE:
       again = fitted(self._built())
       found["difference_unplaced"] = largest_difference(self._losses, again)
     return found
@@ -212,10 +212,10 @@ def losses_of(logs: Mapping[str, Any]) -> dict[str, float]:
 
 def largest_difference(
   first: list[dict[str, float]], second: list[dict[str, float]]
-) -> float:
-  """Returns the largest relative difference; NaN if the losses do not match."""
+) -> float | None:
+  """Returns the largest relative difference; None without losses to compare."""
   if not first or [*map(sorted, first)] != [*map(sorted, second)]:
-    return math.nan
+    return None
   pairs = [
     (a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a
   ]
@@ -223,7 +223,7 @@ def largest_difference(
     abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0 for a, b in pairs
   ]
   is_known = differences and all(map(math.isfinite, differences))
-  return max(differences) if is_known else math.nan
+  return max(differences) if is_known else None
 
 
 def described(plan: Any) -> dict[str, Any]:

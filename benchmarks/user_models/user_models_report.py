@@ -27,13 +27,23 @@ def markdown(rows: Rows, before: Rows | None = None) -> str:
   lines = []
   for name in rows:
     cells = [
-      " → ".join(_cell(side.get(name, {}).get(part)) for side in both)
+      " → ".join(_cell(side.get(name, {}), part) for side in both)
       for part in _PARTS
     ]
-    lines.append([name, _ops(rows[name]), *cells, _difference(rows[name])])
-  heads = ["model", "ops", *(_HEADS[part] for part in _PARTS), "losses differ"]
+    load = " → ".join(_load(side.get(name, {})) for side in both)
+    ops, difference = _ops(rows[name]), _difference(rows[name])
+    lines.append([name, ops, *cells, difference, load])
+  heads = [
+    "model",
+    "ops",
+    *(_HEADS[part] for part in _PARTS),
+    "losses differ",
+    "load",
+  ]
   texts = [
-    "Seconds of each call of a new user, `-` where it was refused.",
+    "Seconds of each call of a new user, `-` where it was refused. The shell's"
+    " second figure is of the command with the shapes that its error shows;"
+    " load is the host's load average.",
     report.markdown(heads, lines),
     *(
       _summary(side, label)
@@ -47,10 +57,19 @@ def _labels(both: list[Rows]) -> list[str]:
   return [""] if len(both) == 1 else ["Before: ", "After: "]
 
 
-def _cell(part: Mapping[str, Any] | None) -> str:
-  if part is None:
+def _cell(row: Mapping[str, Any], name: str) -> str:
+  if name not in row:
     return ""
-  return f"{part['wall_s']:.0f}" if part["works"] else "-"
+  part, again = row[name], row.get(f"{name}_with_shapes")
+  said = f"{part['wall_s']:.0f}" if part["works"] else "-"
+  if again is None:
+    return said
+  return f"{said}, {again['wall_s']:.0f}" if again["works"] else f"{said}, -"
+
+
+def _load(row: Mapping[str, Any]) -> str:
+  """Returns the load average of the host, at the start and the end."""
+  return " to ".join(f"{value:.0f}" for value in row.get("load", ()))
 
 
 def _ops(row: Mapping[str, Any]) -> str:

@@ -78,10 +78,10 @@ def test_differences_of_losses_are_relative_and_of_equal_names():
   two = [{"loss": 2.0, "d_loss": 0.0}, {"loss": 1.0, "d_loss": 5.0}]
   assert try_model.largest_difference(one, one) == 0.0
   assert try_model.largest_difference(one, two) == pytest.approx(0.2)
-  assert math.isnan(try_model.largest_difference(one, two[:1]))
-  assert math.isnan(try_model.largest_difference([], []))
+  assert try_model.largest_difference(one, two[:1]) is None
+  assert try_model.largest_difference([], []) is None
   bad = [{"loss": math.nan}]
-  assert math.isnan(try_model.largest_difference(bad, bad))
+  assert try_model.largest_difference(bad, bad) is None
   assert try_model.losses_of({"loss": 1, "accuracy": 0.5}) == {"loss": 1.0}
 
 
@@ -110,12 +110,16 @@ def test_the_table_of_user_models_has_both_revisions():
   refused = {"works": False, "error": "give a sample batch", "wall_s": 0.2}
   planned = {"works": True, "wall_s": 12.4, "ops": 3410}
   placed = {"works": True, "wall_s": 30.0, "difference": 8e-8}
-  rows = {"bert": {"plan": planned, "place": placed, "load": [1.0, 2.0]}}
+  typed = {"works": True, "wall_s": 20.4}
+  shell = {"shell": refused, "shell_with_shapes": typed}
+  rows = {
+    "bert": {"plan": planned, "place": placed, **shell, "load": [1.0, 2.0]}
+  }
   before = {"bert": {"plan": refused, "place": placed, "load": [1.0, 2.0]}}
   text = user_models_report.markdown(rows, before)
   assert "| bert | 3,410 | - → 12 |" in text
   assert "| 30 → 30 |" in text
-  assert "| 8.0e-08 |" in text
+  assert "|  → -, 20 | 8.0e-08 | 1 to 2 → 1 to 2 |" in text
   assert "Before: `plan_model` 0 of 1; " in text
   assert "After: `plan_model` 1 of 1, median 12 s; " in text
   alone = user_models_report.markdown(before)
