@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parent
 
 COMMANDS = (
   *("extract", "estimate", "place", "simulate", "explain", "measure", "train"),
-  "worker",
+  *("worker", "doctor"),
 )
 
 REPORT = ["bokeh>=3.7,<4"]
@@ -50,6 +50,7 @@ setuptools.setup(
     # Its wheels ship libscotch, for Linux only.
     'pyscotch>=7.0.5,<8; platform_system == "Linux"',
     "absl-py>=2.5,<3",
+    "packaging>=24",
     "rich>=15,<16",
     "matplotlib>=3.10,<4",
   ],
@@ -78,6 +79,8 @@ setuptools.setup(
     "test": [
       *REPORT,
       *DASK,
+      # A notebook of examples/ fine-tunes its BERT.
+      'keras-hub>=0.32,<1; python_version >= "3.11"',
       "pytest>=9,<10",
       "pytest-timeout>=2.4,<3",
       "pytest-xdist>=3.8,<4",

@@ -34,12 +34,17 @@ def on_files(files: Files, *, config: Any) -> Files:
     "LICENSE": "LICENSE.txt",
     **{_name(path): f"results/{path.name}" for path in shown},
     "benchmarks/models/graph_sets.py": "benchmarks/models/graph_sets.py",
-    **{_name(path): _name(path) for path in (ROOT / "examples").glob("*.py")},
+    **{_name(path): _name(path) for path in _examples()},
   }
   for source, target in extra.items():
     path = str(ROOT / source)
     files.append(File.generated(config, target, abs_src_path=path))
   return files
+
+
+def _examples() -> list[pathlib.Path]:
+  folder = ROOT / "examples"
+  return [*folder.glob("*.py"), *folder.glob("*.ipynb")]
 
 
 def on_page_markdown(

@@ -47,15 +47,21 @@ def anchors(page):
 
 
 def examples():
-  """(page, name) -> the code of a page's blocks of that name, in order."""
+  """(page, name) -> the code of a page's blocks of that name, in order.
+
+  A block may belong to several examples: `<!-- test: one, other -->`.
+  """
   found = {}
   for page in PAGES:
-    for name, code in _TESTED.findall(text_of(page)):
-      found[page, name] = found.get((page, name), "") + code + "\n"
+    for names, code in _TESTED.findall(text_of(page)):
+      for name in names.split(", "):
+        found[page, name] = found.get((page, name), "") + code + "\n"
   return found
 
 
 EXAMPLES = examples()
+# Page -> module whose `check(name, names)` checks what an example has defined.
+CHECKS = {"docs/custom_loops.md": "tests.testing.custom_loops"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -146,6 +152,17 @@ def test_every_flag_is_documented(name):
   assert set(values) - {"debug"} <= documented
 
 
+def checked_example(page, name):
+  """The code of an example, and the check of its page."""
+  code = EXAMPLES[page, name]
+  if page not in CHECKS:
+    return code
+  return (
+    f"{code}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+    f"from {CHECKS[page]} import check\ncheck({name!r}, globals())\n"
+  )
+
+
 @pytest.mark.parametrize(
   ("page", "name"), EXAMPLES, ids=[f"{p}:{n}" for p, n in EXAMPLES]
 )
@@ -158,7 +175,7 @@ def test_example_runs(page, name, tmp_path):
     edges.append((source, 0, len(ops) - 1))
   save_graph(build_graph("two_chains", ops, edges), tmp_path / "graph.json")
   done = subprocess.run(
-    [sys.executable, "-c", EXAMPLES[page, name]],
+    [sys.executable, "-c", checked_example(page, name)],
     cwd=tmp_path,
     capture_output=True,
     text=True,

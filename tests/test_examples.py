@@ -1,5 +1,7 @@
-"""Every script of examples/ runs, and says what it is there to say."""
+"""Scripts and notebooks of examples/ run and say what they should."""
 
+import importlib.util
+import json
 import pathlib
 import re
 import subprocess
@@ -8,6 +10,7 @@ import sys
 import pytest
 from absl import flags
 
+from tests.testing import notebooks
 from tfplace.bin import place
 from tfplace.measure.remote import pods, resolvers
 
@@ -21,6 +24,20 @@ SAYS = {
   "what_if": "times the proven bound",
 }
 SHARED = {"budget", "two_towers"}
+# Notebook -> what its output must contain, as patterns.
+NOTEBOOKS = {
+  "bert_on_two_devices": (r"losses differ by at most \d", "CPU:0", "CPU:1"),
+  "model_that_does_not_fit": (r"\d images", "microbatches|recomputed"),
+  "unequal_devices": ("GPU:3", "Figure"),
+}
+# Notebook -> pairs of plans, whose step times it prints: the first is faster.
+FASTER = {
+  "model_that_does_not_fit": [("auto", "as it is")],
+  "unequal_devices": [
+    ("all four", "data parallel"),
+    ("all four", "two V100s"),
+  ],
+}
 
 
 @pytest.mark.parametrize("name", SAYS)
@@ -36,10 +53,34 @@ def test_example_runs(name):
   assert SAYS[name] in done.stdout
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_runs(name, tmp_path):
+  if "bert" in name and importlib.util.find_spec("keras_hub") is None:
+    pytest.skip("keras-hub of the extra `test` is not installed")
+  shown = notebooks.run(FOLDER / f"{name}.ipynb", tmp_path)
+  for pattern in NOTEBOOKS[name]:
+    assert re.search(pattern, shown), shown
+  numbers = dict(re.findall(r"^(\w[^:\n]*): +([\d.]+) ms", shown, re.MULTILINE))
+  for faster, slower in FASTER.get(name, ()):
+    assert float(numbers[faster]) < float(numbers[slower])
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_keeps_no_output_and_links_to_files(name):
+  path = FOLDER / f"{name}.ipynb"
+  for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    assert not cell.get("outputs")
+  for text in notebooks.cells(path, "markdown"):
+    for link in re.findall(r"\]\(([^)#]+)", text):
+      assert link.startswith("https://") or (FOLDER / link).exists(), link
+
+
 def test_every_example_is_tested_and_listed():
   assert {path.stem for path in FOLDER.glob("*.py")} == {*SAYS, *SHARED}
   listed = (FOLDER / "README.md").read_text(encoding="utf-8")
   assert all(f"python examples/{name}.py" in listed for name in SAYS)
+  assert {path.stem for path in FOLDER.glob("*.ipynb")} == set(NOTEBOOKS)
+  assert all(f"({name}.ipynb)" in listed for name in NOTEBOOKS)
 
 
 def test_the_graph_example_does_not_load_tensorflow():

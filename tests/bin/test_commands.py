@@ -141,7 +141,7 @@ def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
 
 
 @pytest.mark.parametrize(
-  ("flags", "tolerance"), [([], None), (["--tolerance=0.005"], 0.005)]
+  ("flags", "tolerance"), [([], None), (["--traffic_tolerance=0.005"], 0.005)]
 )
 def test_time_is_given_up_for_less_traffic_only_where_it_is_asked_for(
   flags, tolerance, graph_file, cluster_file, monkeypatch
@@ -401,16 +401,25 @@ BAD_FLAGS = {
     ["--output_graph_def needs"],
   ),
   "bad number": (place, ["--graph=G", "--budget_s=soon"], ["soon"]),
-  "negative tolerance": (place, ["--graph=G", "--tolerance=-1"], ["-1"]),
+  "negative tolerance": (
+    place,
+    ["--graph=G", "--traffic_tolerance=-1"],
+    ["-1"],
+  ),
   "infinite tolerance": (
     place,
-    ["--graph=G", "--cluster=C", "--tolerance=inf"],
+    ["--graph=G", "--cluster=C", "--traffic_tolerance=inf"],
     ["tolerance is inf; it must be at least 0 and finite"],
   ),
   "tolerance of a rule": (
     place,
-    ["--graph=G", "--cluster=C", "--strategy=expert", "--tolerance=0.1"],
-    ["strategy 'expert' gives up no time", "--tolerance=0.1"],
+    [
+      "--graph=G",
+      "--cluster=C",
+      "--strategy=expert",
+      "--traffic_tolerance=0.1",
+    ],
+    ["strategy 'expert' gives up no time", "--traffic_tolerance=0.1"],
   ),
   "seconds of running on described devices": (
     place,

@@ -235,7 +235,7 @@ REFUSED = {
   Unhelped: "'net' cannot be split: it has a train_step of its own, which must"
   r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",
   Worst: "model 'net' cannot be split: the loss mixes the examples of a batch:"
-  r" op 'Max' \(Max\) reduces over the examples",
+  r" its Max reduces over the examples of the batch \(op 'Max'\)",
 }
 
 

@@ -60,7 +60,7 @@ class Devices:
     return self._refit(problem, placements, measured)
 
 
-CONFIG = PlanConfig("annealing", budget_s=1.0)
+CONFIG = PlanConfig("annealing", budget_s=1.0, gap=0.0)
 
 
 def test_what_is_slower_than_one_device_when_it_runs_is_not_chosen():

@@ -52,7 +52,7 @@ def test_measured_costs_give_up_what_they_are_unsure_by():
   found = {}
   for noise in (0.0, 0.01):
     noisy = dataclasses.replace(graph, extra={STEP_NOISE: noise})
-    config = PlanConfig(max_evaluations=2000)
+    config = PlanConfig(max_evaluations=2000, gap=0.0)
     found[noise] = search(Problem(noisy, cluster), config).results[0]
   exact, noisy = (found[noise].evaluation for noise in (0.0, 0.01))
   best_us = min(t.evaluation.step_time_us for t in found[0.01].tried)

@@ -49,6 +49,13 @@ def test_the_table_has_a_line_per_device():
   assert lines[0].split()[:3] == ["device", "work", "busy"]
 
 
+def test_the_table_is_text_in_a_notebook_too(monkeypatch):
+  rows = summary.device_rows(schedule_of([0, 1, 2]))
+  expected = summary.table_text(rows)
+  monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+  assert summary.table_text(rows) == expected != ""
+
+
 def test_what_holds_a_step_back_is_its_critical_path():
   assert summary.held_back(schedule_of([0, 0, 0])) == (
     "The critical path is 100% computation"

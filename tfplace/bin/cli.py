@@ -218,6 +218,14 @@ def _help_text(name: str, description: str, values: flags.FlagValues) -> str:
   return "\n".join(lines)
 
 
+def open_console() -> console.Console:
+  """Opens standard output for Rich, with a fixed width for logs."""
+  screen = console.Console()
+  if not screen.is_terminal:
+    screen.width = 120
+  return screen
+
+
 def required(values: flags.FlagValues, flag: str) -> str:
   """Returns the value of a required flag.
 

@@ -134,7 +134,7 @@ def _main(values: flags.FlagValues) -> None:
       page.save_report(drawn, values.report)
   if values.output:
     formats.save_estimate(found, values.output)
-  screen = outputs.open_console()
+  screen = cli.open_console()
   for part in estimate_tables(found):
     screen.print(part)
   if values.json:

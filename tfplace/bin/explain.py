@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace import bounds, core
-from tfplace.bin import cli, guarded, outputs, sources
+from tfplace.bin import cli, guarded, sources
 from tfplace.report.explain import Explanation, explain
 from tfplace.report.explain.output import (
   explanation_tables,
@@ -68,7 +68,7 @@ def _print(explanation: Explanation, as_json: bool) -> None:
   if as_json:
     print(json.dumps(explanation_to_json(explanation)))
     return
-  screen = outputs.open_console()
+  screen = cli.open_console()
   for part in explanation_tables(explanation):
     screen.print(part, soft_wrap=True)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
-from rich import console
 from rich.table import Table
 from rich.text import Text
 
@@ -115,7 +114,7 @@ def print_results(
     measured: measured evaluations of the results, if any.
     single: result on one device to compare with, if `results` lacks it.
   """
-  open_console().print(
+  cli.open_console().print(
     table.results_table(results, best=best, measured=measured, single=single)
   )
 
@@ -143,7 +142,7 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
     if changed:
       cells.insert(1, _activations(trial.microbatches))
     rows.add_row(*map(Text, cells), style=style)
-  open_console().print(rows)
+  cli.open_console().print(rows)
 
 
 def _activations(microbatches: MicrobatchConfig) -> str:
@@ -175,14 +174,6 @@ def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
     format_bytes(max(evaluation.peak_memory_bytes.values())),
     f"{trial.seconds:.2f}",
   ]
-
-
-def open_console() -> console.Console:
-  """Opens standard output for Rich, with a fixed width for logs."""
-  screen = console.Console()
-  if not screen.is_terminal:
-    screen.width = 120
-  return screen
 
 
 _FILES = ("output", "output_graph_def", "output_saved_model")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import core, formats, placers
-from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources, tasks
+from tfplace.bin import (
+  baselines,
+  cli,
+  guarded,
+  microbatch_flags,
+  outputs,
+  sources,
+  tasks,
+)
 from tfplace.core import colocation
 from tfplace.core import order as orders
 from tfplace.core.cluster import with_max_memory
@@ -21,6 +29,7 @@ from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.config import AUTO
 from tfplace.plan.live_step import LiveStep
+from tfplace.plan.planner import Source
 from tfplace.plan.search import PlanReport
 from tfplace.plan.variants import VariantChoice
 
@@ -60,7 +69,7 @@ def _define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_float(
-    "tolerance",
+    "traffic_tolerance",
     None,
     "Share of the step time that --strategy=auto may give up for less traffic."
     " Default: the noise of measured costs, and 0 for described costs.",
@@ -69,6 +78,7 @@ def _define(values: flags.FlagValues) -> None:
   )
   _define_constraint_flags(values)
   outputs.define_file_flags(values)
+  baselines.define_flags(values)
   flags.DEFINE_bool(
     "measure",
     False,
@@ -192,10 +202,11 @@ def _check(values: flags.FlagValues) -> None:
         f"--init_placement is of a step that is known: give its own values"
         f" instead of {' and '.join(chosen)}"
       )
-  if values["tolerance"].present and values.strategy != AUTO:
+  if values["traffic_tolerance"].present and values.strategy != AUTO:
     raise cli.UsageError(
-      f"--tolerance={values.tolerance:g} is for --strategy={AUTO}; strategy"
-      f" {values.strategy!r} gives up no time for less traffic"
+      f"--traffic_tolerance={values.traffic_tolerance:g} is for"
+      f" --strategy={AUTO}; strategy {values.strategy!r} gives up no time for"
+      " less traffic"
     )
   if values.dask is not None:
     check_dask(values.dask)
@@ -223,15 +234,23 @@ def _main(values: flags.FlagValues) -> None:
 
 def _place(values: flags.FlagValues) -> None:
   _check(values)
+  check = baselines.opened(values)
+  config = _config(values)
   with sources.opened_cluster(values) as (described, devices):
-    source = _FlagSource(values, _limited(values, described), devices)
-    plan = make_plan(source, _config(values), Stages(cli.show_stage))
+    source: Source = _FlagSource(values, _limited(values, described), devices)
+    if check is not None:
+      source, config = check.source(source), check.config(config, values)
+    plan = make_plan(source, config, Stages(cli.show_stage))
   report = plan.report
   if report is None:
     raise cli.UsageError("nothing was planned")
   outputs.write_files(values, report.best.placement, plan.step)
   outputs.write_pictures(values, report.best.placement, report.results)
+  baselines.write(values, report)
+  failure = None if check is None else check.failure(report)
   _print(values, plan, report)
+  if failure is not None:
+    raise failure
 
 
 # Number of step variants that share the measuring time if microbatches are
@@ -309,7 +328,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     policy=values.policy,
     baselines=_BASELINES,
     init_placement=init_placement,
-    tolerance=values.tolerance,
+    tolerance=values.traffic_tolerance,
     order=values.order,
     microbatches=microbatch_flags.config(values),
     chooses_microbatches=microbatch_flags.is_chosen(values),

@@ -64,7 +64,7 @@ class RecomputeConfig:
     if self.layers:
       return ", ".join("+".join(names) for names in self.layers)
     count = sum(map(bool, self.ops))
-    return NONE if self.is_none else f"{count} segments"
+    return NONE if self.is_none else f"{count} segment{'s' * (count != 1)}"
 
 
 NO_RECOMPUTATION = RecomputeConfig()

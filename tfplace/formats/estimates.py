@@ -2,12 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tfplace.core import estimate as core
-from tfplace.errors import FormatError, shown
 from tfplace.formats import json_file
+from tfplace.formats.reader import Reader
 
 ESTIMATE = "tfplace.estimate.v1"
 _ESTIMATE_KEYS = frozenset(
@@ -52,7 +52,7 @@ def _plain(value: Any) -> Any:
 
 def estimate_from_json(data: Mapping[str, Any]) -> core.Estimate:
   """Converts a parsed file; a FormatError names the element and value."""
-  read = _Reader(data, "estimate")
+  read = Reader(data, "estimate")
   largest = read.optional("largest_batch")
   return core.Estimate(
     model=read.text("model"),
@@ -65,73 +65,7 @@ def estimate_from_json(data: Mapping[str, Any]) -> core.Estimate:
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Reader:
-  """Checked access to the keys of one element."""
-
-  data: Mapping[str, Any]
-  where: str
-
-  def _get(self, key: str) -> Any:
-    return json_file.required(self.data, key, self.where)
-
-  def at(self, key: str) -> str:
-    return f"{self.where}: {key}"
-
-  def text(self, key: str) -> str:
-    value = self._get(key)
-    if not isinstance(value, str):
-      raise FormatError(f"{self.at(key)}: expected text, found {shown(value)}")
-    return value
-
-  def texts(self, key: str) -> tuple[str, ...]:
-    items = json_file.as_list(self.data.get(key, []), self.at(key))
-    return tuple(json_file.as_name(item, self.at(key)) for item in items)
-
-  def number(self, key: str) -> float:
-    return json_file.as_number(self._get(key), self.at(key), math.inf)
-
-  def number_or(self, key: str, default: Any) -> Any:
-    """Returns a number, or the default for null."""
-    return default if self._get(key) is None else self.number(key)
-
-  def count(self, key: str) -> int:
-    return self.whole(self._get(key), key)
-
-  def whole(self, value: Any, key: str) -> int:
-    number = json_file.as_number(value, self.at(key), math.inf)
-    if not number.is_integer():
-      raise FormatError(
-        f"{self.at(key)}: expected a whole number, found {shown(value)}"
-      )
-    return int(number)
-
-  def flag(self, key: str) -> bool:
-    value = self._get(key)
-    if not isinstance(value, bool):
-      raise FormatError(f"{self.at(key)}: {shown(value)} is not true or false")
-    return value
-
-  def optional(self, key: str) -> "_Reader | None":
-    value = self.data.get(key)
-    if value is None:
-      return None
-    return _Reader(json_file.as_object(value, self.at(key)), self.at(key))
-
-  def inner(self, key: str) -> "_Reader":
-    found = json_file.as_object(self._get(key), self.at(key))
-    return _Reader(found, self.at(key))
-
-  def each(self, key: str, read: Callable[["_Reader"], Any]) -> tuple[Any, ...]:
-    items = json_file.as_list(self._get(key), self.at(key))
-    found = []
-    for i, item in enumerate(items):
-      where = f"{self.where}: {key}[{i}]"
-      found.append(read(_Reader(json_file.as_object(item, where), where)))
-    return tuple(found)
-
-
-def _step(read: _Reader) -> core.StepEstimate:
+def _step(read: Reader) -> core.StepEstimate:
   weights = read.optional("weights")
   return core.StepEstimate(
     precision=read.text("precision"),
@@ -145,7 +79,7 @@ def _step(read: _Reader) -> core.StepEstimate:
   )
 
 
-def _weights(read: _Reader) -> core.WeightSizes:
+def _weights(read: Reader) -> core.WeightSizes:
   return core.WeightSizes(
     trainable_count=read.count("trainable_count"),
     trainable_bytes=read.number("trainable_bytes"),
@@ -156,7 +90,7 @@ def _weights(read: _Reader) -> core.WeightSizes:
   )
 
 
-def _peak(read: _Reader) -> core.PeakMemory:
+def _peak(read: Reader) -> core.PeakMemory:
   parts = read.inner("parts")
   return core.PeakMemory(
     device=read.text("device"),
@@ -172,7 +106,7 @@ def _peak(read: _Reader) -> core.PeakMemory:
   )
 
 
-def _card(read: _Reader) -> core.CardEstimate:
+def _card(read: Reader) -> core.CardEstimate:
   return core.CardEstimate(
     name=read.text("name"),
     model=read.text("model"),
@@ -185,7 +119,7 @@ def _card(read: _Reader) -> core.CardEstimate:
   )
 
 
-def _fit(read: _Reader) -> core.SmallestFit:
+def _fit(read: Reader) -> core.SmallestFit:
   return core.SmallestFit(
     variant=read.text("variant"),
     num_devices=read.count("num_devices"),
@@ -197,7 +131,7 @@ def _fit(read: _Reader) -> core.SmallestFit:
   )
 
 
-def _largest(read: _Reader) -> core.LargestBatch:
+def _largest(read: Reader) -> core.LargestBatch:
   tried = json_file.as_list(read.data.get("tried", []), read.at("tried"))
   return core.LargestBatch(
     cluster=read.text("cluster"),

@@ -39,7 +39,7 @@ def load_assignments(path: json_file.Path) -> dict[str, str]:
   """
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
-    _order(data)
+    read_order(data)
     return _assignments(data)
 
 
@@ -47,10 +47,11 @@ def load_order(path: json_file.Path) -> str:
   """Reads the execution order of a placement file of any graph."""
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
-    return _order(data)
+    return read_order(data)
 
 
-def _order(data: Mapping[str, Any]) -> str:
+def read_order(data: Mapping[str, Any]) -> str:
+  """Returns the execution order of a parsed file; the default without one."""
   order = data.get("order", ARRIVAL)
   if order not in ORDERS:
     raise FormatError(
@@ -80,7 +81,7 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
       )
     assignments = _assignments(data)
     extra = json_file.unknown_keys(data, _PLACEMENT_KEYS, "placement")
-    ordered = problem.in_order(_order(data))
+    ordered = problem.in_order(read_order(data))
     return Placement.from_assignments(ordered, assignments, extra)
 
 

@@ -103,7 +103,7 @@ def make_request(
     costs == _MEASURED,
     _MEASURE_SHARE * config.budget_s,
     _CHECK_SHARE * config.budget_s,
-    is_local=cluster is None or not is_what_if,
+    is_local=not (is_what_if and isinstance(cluster, str)),
   )
   checked = progress.check_verbose(verbose)
   return Request(config, step, bool(max_memory), checked, is_what_if)

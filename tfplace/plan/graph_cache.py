@@ -76,6 +76,14 @@ class GraphCache:
     except (OSError, FormatError) as error:
       self._warn(error)
 
+  def usage(self) -> tuple[int, int]:
+    """Returns the number of entries and their bytes."""
+    try:
+      entries = self._entries()
+    except OSError:  # The directory is created with the first entry.
+      return 0, 0
+    return len(entries), sum(size for _, size, _ in entries)
+
   def _path(self, key: str) -> str:
     if not _KEY.match(key):
       raise ValueError(f"key {key!r} is not a hexadecimal digest")

@@ -89,7 +89,7 @@ def _keras_settings() -> list[Any]:
       config.image_data_format(),
       config.dtype_policy().name,
     ]
-  given = _keras_file()
+  given = keras_file()
   floatx = given.get("floatx", "float32")
   return [
     floatx,
@@ -99,7 +99,7 @@ def _keras_settings() -> list[Any]:
   ]
 
 
-def _keras_file() -> dict[str, Any]:
+def keras_file() -> dict[str, Any]:
   """Reads Keras' file of settings from where Keras looks for it."""
   home = os.path.expanduser("~")
   if not os.access(home, os.W_OK):

@@ -70,9 +70,6 @@ def trace(
     ExtractionError: the step cannot be traced. The message names the file or
       model and the problem.
   """
-  from tfplace import extraction as tracing
-  from tfplace.extraction.keras_step import fresh_names
-
   if sizes and kind != "model":
     raise ExtractionError(
       f"sizes {sorted(sizes)} are given for {source!r}, which is no zoo model"
@@ -84,6 +81,10 @@ def trace(
     )
   check_microbatches(microbatches, kind, source, training)
   on_stage(f"building {source}" if kind == "model" else f"loading {source}")
+  # A command loads TensorFlow in that stage, without its notices.
+  from tfplace import extraction as tracing
+  from tfplace.extraction.keras_step import fresh_names
+
   if kind == "saved_model":
     return tracing.trace_saved_model(
       source, batch_size, allow_side_effects=allow_side_effects

@@ -151,7 +151,9 @@ def peak_in_words(row: DeviceRow) -> str:
 def table_text(rows: Sequence[DeviceRow]) -> str:
   """Returns the table of the rows as plain text."""
   out = io.StringIO()
-  console = Console(file=out, width=_WIDTH, color_system=None)
+  console = Console(
+    file=out, width=_WIDTH, color_system=None, force_jupyter=False
+  )
   console.print(device_table(rows))
   lines = [line.rstrip() for line in out.getvalue().splitlines()]
   return "\n".join(line for line in lines if line)

@@ -1,7 +1,7 @@
 """Numba decorators of all kernels, with and without memory allocation."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numba
@@ -11,6 +11,7 @@ from tfplace.simulate import code_cache
 
 Index = int | np.integer  # Type of an index in NumPy's stubs.
 F = TypeVar("F", bound=Callable[..., Any])
+_compiled: list[Any] = []  # What this process has decorated.
 
 
 def kernel(function: F) -> F:
@@ -60,7 +61,6 @@ def _compile(
   forceinline: bool = False,
   _nrt: bool = False,
 ) -> F:
-  njit: Any = numba.njit
   options = {
     "nogil": True,
     "forceinline": forceinline,
@@ -68,9 +68,22 @@ def _compile(
     "no_cpython_wrapper": not is_entry,
     "no_cfunc_wrapper": True,  # No kernel is passed as an argument.
   }
+  dispatcher = _cached(function, options)
+  _compiled.append(dispatcher)
+  return dispatcher
+
+
+def _cached(function: F, options: Mapping[str, Any]) -> Any:
+  njit: Any = numba.njit
   # Numba raises "cannot cache function: no locator available".
   with contextlib.suppress(RuntimeError):
     return njit(cache=True, **options)(function)
   with contextlib.suppress(RuntimeError), code_cache.fallback() as is_kept:
     return njit(cache=is_kept, **options)(function)
   return njit(**options)(function)
+
+
+def cache_folders() -> list[str]:
+  """Returns the folders that keep machine code of the imported kernels."""
+  found = {function.stats.cache_path for function in _compiled}
+  return sorted(path for path in found if path)

@@ -166,7 +166,10 @@ def check_microbatches(model: keras.Model, config: MicrobatchConfig) -> None:
   why = None
   for method in ("compute_loss", "compute_metrics"):
     if getattr(type(model), method) is not getattr(keras.Model, method):
-      why = f"it has a {method} of its own"
+      why = (
+        f"it has a {method} of its own; rename it, and call it in the function"
+        " that tfplace.split_gradients takes"
+      )
   for layer in model._flatten_layers():
     statistics = isinstance(layer, keras.layers.BatchNormalization)
     if statistics and layer.trainable and not config.allow_batch_statistics:

@@ -6,14 +6,13 @@ import numpy as np
 
 from tfplace.core import estimate as parts
 from tfplace.core.estimate import LayerBytes, PeakMemory
-from tfplace.core.microbatches import name_in_whole
 from tfplace.core.op_graph import OpGraph
-from tfplace.core.op_names import GRADIENT_SCOPE, scope_of
+from tfplace.core.op_names import GRADIENT_SCOPE
 from tfplace.plan.estimate.config import CONFIG
+from tfplace.plan.layer_sums import held_at_peak, layer_labels
 from tfplace.simulate import Schedule
 
 _READS = frozenset(("ReadVariableOp",))
-OUTSIDE = "(outside of layers)"
 
 
 def peak_memory(
@@ -33,26 +32,22 @@ def peak_memory(
     among them, and so do gradients of activations.
   """
   graph = schedule.placement.problem.graph
-  curve, blocks = schedule.memory[device], schedule.blocks
-  at_us = float(curve.time_us[int(curve.num_bytes.argmax())])
+  blocks = schedule.blocks
+  at_us, held = held_at_peak(schedule, device)
   sums = dict.fromkeys(parts.PARTS, 0.0)
   here = schedule.placement.devices == device
   for op in np.flatnonzero(here & (graph.persistent_bytes > 0)).tolist():
     role = roles.get(graph.names[op], parts.OTHER)
     sums[role] += float(graph.persistent_bytes[op])
-  # A block counts from its start on, and no longer at its end.
-  held = (blocks.device == device) & (blocks.start_us <= at_us)
-  held &= blocks.end_us > at_us
   op_part = np.array(_parts(graph), object)
   part = np.where(blocks.is_temporary, parts.TEMPORARY, op_part[blocks.op])
   for name in set(part[held].tolist()):
     sums[name] += float(blocks.num_bytes[held & (part == name)].sum())
   forward = np.flatnonzero(held & (part == parts.ACTIVATIONS))
   layers: dict[str, float] = {}
-  paths = graph.layer_paths
+  labels = layer_labels(graph)
   for block in forward.tolist():
-    op = int(blocks.op[block])
-    name = paths[op] or scope_of(name_in_whole(graph.names[op])) or OUTSIDE
+    name = labels[int(blocks.op[block])]
     layers[name] = layers.get(name, 0.0) + float(blocks.num_bytes[block])
   largest = sorted(layers.items(), key=lambda item: (-item[1], item[0]))
   return PeakMemory(

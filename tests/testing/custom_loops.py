@@ -1,0 +1,300 @@
+"""Checks of the training steps that docs/custom_loops.md shows.
+
+Each step trains a small model: unplaced, placed, and placed in microbatches.
+All must show the same numbers and end with the same weights.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, ops
+
+import tfplace
+from tfplace.errors import ExtractionError
+from tfplace.extraction.keras_step import fresh_names
+
+DEVICES, EXAMPLES, BATCH = 3, 22, 8  # the third batch has 6 examples
+MICROBATCHES = 3
+PLACED = {"strategy": "m_etf", "budget_s": 1, "costs": "estimated"}
+_RNG = np.random.default_rng(0)
+X, OTHER = _RNG.normal(size=(2, EXAMPLES, 6)).astype("float32")
+LABELS = _RNG.integers(0, 4, EXAMPLES)
+
+
+def _dense(name, *units):
+  stack = [layers.Dense(n, "tanh", name=f"{name}_{n}") for n in units[:-1]]
+  last = layers.Dense(units[-1], name=f"{name}_last")
+  return keras.Sequential([keras.Input((6,)), *stack, last], name=name)
+
+
+def _of_codes(name, units):
+  """A network from two random numbers per example to `units`."""
+  stack = [layers.Dense(8, "tanh"), layers.Dense(units)]
+  return keras.Sequential([keras.Input((2,)), *stack], name=name)
+
+
+def build_vae(model):
+  inputs = keras.Input((6,))
+  hidden = layers.Dense(8, "tanh", name="hidden")(inputs)
+  codes = [layers.Dense(2, name=name)(hidden) for name in ("mean", "log_var")]
+  model.encoder = keras.Model(inputs, codes, name="encoder")
+  model.decoder = _of_codes("decoder", 6)
+  model.seeds = keras.random.SeedGenerator(3)
+
+
+def build_distillation(model):
+  model.teacher = _dense("teacher", 16, 4)
+  model.teacher.trainable = False
+  model.student = _dense("student", 8, 4)
+
+
+def build_gan(model):
+  model.discriminator = _dense("discriminator", 8, 1)
+  model.generator = _of_codes("generator", 6)
+  model.judge_optimizer = keras.optimizers.Adam(0.02)
+  model.seeds = keras.random.SeedGenerator(3)
+
+
+def build_contrastive(model):
+  model.encoder = _dense("encoder", 8, 4)
+  model.key_encoder = _dense("key_encoder", 8, 4)
+  model.key_encoder.trainable = False
+  model.queue = model.add_weight(
+    shape=(64, 4), initializer="random_normal", trainable=False, name="queue"
+  )
+
+
+BUILDERS = {
+  "vae": build_vae,
+  "distillation": build_distillation,
+  "gan": build_gan,
+  "contrastive": build_contrastive,
+}
+DATA = {
+  "vae": (X,),
+  "distillation": (X, LABELS),
+  "gan": (X,),
+  "contrastive": (X, OTHER),
+}
+
+
+def built(example, step_class):
+  """A model of an example, with the step of a class of the page."""
+
+  class Net(step_class):
+    def __init__(self):
+      super().__init__(name="net")
+      BUILDERS[example](self)
+
+  keras.utils.set_random_seed(5)
+  with fresh_names():
+    model = Net()
+  options = {}
+  if example == "distillation":
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"loss": loss, "metrics": ["accuracy"]}
+  model.compile(keras.optimizers.Adam(0.02), jit_compile=False, **options)
+  return model
+
+
+def fitted(example, model):
+  """Trains for six steps: what each step shows, and the weights at the end."""
+  shown = []
+
+  class Shown(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+      shown.append([logs[name] for name in sorted(logs)])
+
+  arrays = DATA[example]
+  model.fit(
+    *arrays, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
+    callbacks=[Shown()],
+  )  # fmt: skip
+  return np.array(shown), model.get_weights()
+
+
+def placed(example, step_class, **options):
+  return tfplace.place_model(
+    built(example, step_class), **{**PLACED, **options}
+  )
+
+
+def assert_same(found, expected):
+  assert len(expected[0]) == 6
+  np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+  for mine, theirs in zip(found[1], expected[1], strict=True):
+    atol = 1e-5 * max(np.abs(theirs).max(), 1e-2)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+
+
+def assert_trains_alike(example, step_class, expected):
+  """The placed step shows the numbers of `expected`."""
+  model = placed(example, step_class)
+  assert_same(fitted(example, model), expected)
+  assert len(model.placement.devices) > 1
+
+
+def assert_splits(example, step_class, expected):
+  """The step in microbatches shows the numbers of `expected`."""
+  assert_same(fitted(example, built(example, step_class)), expected)
+  model = placed(example, step_class, microbatches=MICROBATCHES)
+  assert_same(fitted(example, model), expected)
+  assert model.placement.microbatches == MICROBATCHES
+  assert "not checked" not in str(model.placement)
+
+
+def assert_refused(example, step_class, said, **options):
+  model = placed(example, step_class, microbatches=MICROBATCHES, **options)
+  try:
+    fitted(example, model)
+  except ExtractionError as error:
+    assert said in str(error), error
+  else:
+    raise AssertionError(f"{step_class.__name__} was split; not {said!r}")
+
+
+def unplaced(example, step_class):
+  return fitted(example, built(example, step_class))
+
+
+def check_pair(example, before, after):
+  """Both steps train alike; only the second is split."""
+  expected = unplaced(example, before)
+  assert_trains_alike(example, before, expected)
+  assert_splits(example, after, expected)
+  assert_refused(example, before, "calls it 0 times")
+
+
+def check_gan(page):
+  check_pair("gan", page["GAN"], page["SplitGAN"])
+  assert_refused("gan", asking_twice(page["GAN"]), "calls it 2 times")
+  expected = unplaced("gan", two_tapes(page["GAN"]))
+  assert_splits("gan", simultaneous(page["GAN"]), expected)
+  penalized = with_penalty(page["SplitGAN"])
+  assert_splits("gan", penalized, unplaced("gan", penalized))
+
+
+def with_penalty(gan):
+  """The norm of each example's gradient is drawn to 1 (WGAN-GP)."""
+
+  class WithPenalty(gan):
+    def cost(self, real, fake, _=None):
+      with tf.GradientTape() as tape:
+        tape.watch(real)
+        judged = self.discriminator(real)
+      slopes = ops.square(tape.gradient(judged, real))
+      norms = ops.sqrt(ops.sum(slopes, -1) + 1e-6)
+      return super().cost(real, fake) + ops.mean(ops.square(norms - 1))
+
+  return WithPenalty
+
+
+def asking_twice(gan):
+  class AskingTwice(gan):
+    def train_step(self, real):
+      for _ in range(2):
+        data = real, self.generator(self.noise(real))
+        cost, _ = tfplace.split_gradients(self, data, self.cost)
+      return {"cost": cost}
+
+  return AskingTwice
+
+
+def two_tapes(gan):
+  """Both gradients at the same weights, by tapes."""
+
+  class TwoTapes(gan):
+    def train_step(self, real):
+      noise = self.noise(real)
+      judges = self.discriminator.trainable_weights
+      makers = self.generator.trainable_weights
+      with tf.GradientTape(persistent=True) as tape:
+        fake = self.generator(noise)
+        judged = self.cost(real, fake)
+        made = ops.mean(ops.softplus(-self.discriminator(fake)))
+      pairs = [tape.gradient(judged, judges), tape.gradient(made, makers)]
+      self.judge_optimizer.apply(pairs[0], judges)
+      self.optimizer.apply(pairs[1], makers)
+      return {"cost": judged + made}
+
+  return TwoTapes
+
+
+def simultaneous(gan):
+  """One sum of both losses, each of which reaches one network."""
+
+  class Simultaneous(gan):
+    def both(self, real, noise, _=None):
+      fake, judge = self.generator(noise), self.discriminator
+      frozen = [ops.stop_gradient(w) for w in judge.trainable_weights]
+      rest = judge.non_trainable_variables
+      judged, _ = judge.stateless_call(frozen, rest, fake)
+      made = ops.mean(ops.softplus(-judged))
+      return made + self.cost(real, ops.stop_gradient(fake))
+
+    def train_step(self, real):
+      data = real, self.noise(real)
+      cost, gradients = tfplace.split_gradients(self, data, self.both)
+      judges = self.discriminator.trainable_weights
+      makers = self.generator.trainable_weights
+      self.judge_optimizer.apply(gradients[: len(judges)], judges)
+      self.optimizer.apply(gradients[len(judges) :], makers)
+      return {"cost": cost}
+
+  return Simultaneous
+
+
+def split_of(simclr):
+  class SplitSimCLR(simclr):
+    def train_step(self, views):
+      cost, _ = tfplace.split_gradients(self, views, self.cost)
+      return {"cost": cost}
+
+  return SplitSimCLR
+
+
+def with_tape(moco):
+  """The same queue, with a tape over the whole batch."""
+
+  class WithTape(moco):
+    def train_step(self, views):
+      key = ops.normalize(self.key_encoder(views[1]))
+      weights = self.trainable_weights
+      with tf.GradientTape() as tape:
+        cost = self.cost(views[0], key)
+      self.optimizer.apply(tape.gradient(cost, weights), weights)
+      self.queue.assign(ops.concatenate([key, self.queue])[:64])
+      return {"cost": cost}
+
+  return WithTape
+
+
+def check_contrastive(page):
+  simclr, moco = page["SimCLR"], page["SplitMoCo"]
+  expected = unplaced("contrastive", simclr)
+  assert_trains_alike("contrastive", simclr, expected)
+  assert_refused(
+    "contrastive", split_of(simclr), "mixes the examples of a batch"
+  )
+  before = with_tape(moco)
+  check_pair("contrastive", before, moco)
+
+
+def check(example, page):
+  """Checks what an example of the page has defined.
+
+  Args:
+    example: name of the example.
+    page: its global names.
+  """
+  cpu = tf.config.list_physical_devices("CPU")[0]
+  devices = [tf.config.LogicalDeviceConfiguration() for _ in range(DEVICES)]
+  tf.config.set_logical_device_configuration(cpu, devices)
+  if example == "vae":
+    check_pair(example, page["VAE"], page["SplitVAE"])
+  elif example == "distillation":
+    check_pair(example, page["Distiller"], page["SplitDistiller"])
+  elif example == "gan":
+    check_gan(page)
+  else:
+    check_contrastive(page)

@@ -1,0 +1,1 @@
+"""Checks of tfplace-doctor: this host, its libraries, caches and a step."""
