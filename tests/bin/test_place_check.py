@@ -307,6 +307,17 @@ def test_a_baseline_of_another_cluster_is_refused(folder, capsys):
   assert "cluster 'one', and this step has 'two'" in refusal(capsys)
 
 
+def test_a_baseline_of_other_links_is_refused(folder, capsys):
+  kept(chain(CHAIN), cluster="two.json")
+  text = pathlib.Path("two.json").read_text()
+  pathlib.Path("two.json").write_text(
+    text.replace('per_us": 100', 'per_us": 50')
+  )
+  capsys.readouterr()
+  assert run(chain(CHAIN), "--check=b.json", cluster="two.json") == 1
+  assert "cluster 'two' with other devices or links" in refusal(capsys)
+
+
 def test_a_baseline_without_an_op_of_the_graph_is_refused(folder, capsys):
   kept(chain(CHAIN))
   capsys.readouterr()

@@ -48,6 +48,7 @@ class Baseline:
   Attributes:
     graph: name of the graph.
     cluster: name of the cluster.
+    cluster_digest: digest of its devices and links.
     strategy: strategy that placed the step.
     seed: seed of the strategy.
     variant: the step variant in words, such as "4 microbatches".
@@ -64,6 +65,7 @@ class Baseline:
 
   graph: str
   cluster: str
+  cluster_digest: str
   strategy: str
   seed: int
   variant: str

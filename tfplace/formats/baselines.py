@@ -75,6 +75,7 @@ def baseline_from_json(data: Mapping[str, Any]) -> Baseline:
   return Baseline(
     graph=read.text("graph"),
     cluster=read.text("cluster"),
+    cluster_digest=read.text("cluster_digest"),
     strategy=read.text("strategy"),
     seed=read.count("seed"),
     variant=read.text("variant"),

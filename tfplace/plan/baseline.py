@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from tfplace.core.baseline import Baseline, DevicePeak, LayerCost
+from tfplace.core.cluster import Cluster
 from tfplace.core.evaluation import ROUNDING, Evaluation
 from tfplace.core.microbatches import microbatches_of
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError, shown
+from tfplace.formats.cluster import cluster_to_json
 from tfplace.placers.replan import carried_over
 from tfplace.plan.layer_sums import held_at_peak, layer_labels
 from tfplace.plan.variants import in_words
@@ -68,6 +72,7 @@ def make_baseline(placement: Placement, strategy: str, seed: int) -> Baseline:
   return Baseline(
     graph=graph.name,
     cluster=cluster.name,
+    cluster_digest=_digest(cluster),
     strategy=strategy,
     seed=seed,
     variant=in_words(microbatches_of(graph.names)),
@@ -95,6 +100,12 @@ def _told(extra: Mapping[str, Any]) -> dict[str, Any]:
     "training": training if isinstance(training, bool) else None,
     "batch_size": batch if is_count else None,
   }
+
+
+def _digest(cluster: Cluster) -> str:
+  """Returns a digest of all that a cluster file says."""
+  text = json.dumps(cluster_to_json(cluster), sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def layer_costs(schedule: Schedule) -> tuple[LayerCost, ...]:
@@ -160,17 +171,22 @@ def check_same(baseline: Baseline, problem: Problem) -> None:
   for what, (before, now) in pairs.items():
     if before != now:
       raise _other(f"{what} {shown(before)}, and this step has {shown(now)}")
+  # The links of real devices are measured anew at each start, and their memory
+  # is a little more or less.
+  is_live = told["costs"] == "measured"
   memory = {d.name: d.memory_bytes for d in baseline.devices}
   found = {d.name: d.memory_bytes for d in cluster.devices}
   for name in sorted({*memory, *found}):
     size, size_now = memory.get(name), found.get(name)
-    # Real devices may have a little more or less at each start.
-    is_live = told["costs"] == "measured" and size and size_now
-    if size != size_now and not is_live:
+    if size != size_now and not (is_live and size and size_now):
       raise _other(
         f"device {shown(name)} with {_size(size)}, and cluster"
         f" {shown(cluster.name)} has it with {_size(size_now)}"
       )
+  if baseline.cluster_digest != _digest(cluster) and not is_live:
+    raise _other(
+      f"cluster {shown(cluster.name)} with other devices or links than it has"
+    )
   if graph.num_ops and not any(
     op in graph.index for op in baseline.assignments
   ):
