@@ -28,7 +28,7 @@ SHARED = {"budget", "two_towers"}
 NOTEBOOKS = {
   "bert_on_two_devices": (r"losses differ by at most \d", "CPU:0", "CPU:1"),
   "model_that_does_not_fit": (r"\d images", "microbatches|recomputed"),
-  "unequal_devices": ("GPU:3", "Figure"),
+  "unequal_devices": ("GPU:3", r"\d+x\d+ with \d Axes"),
 }
 # Notebook -> pairs of plans, whose step times it prints: the first is faster.
 FASTER = {

@@ -440,6 +440,22 @@ def test_a_verdict_counts_only_if_the_host_kept_its_speed(monkeypatch):
     assert tried == [pytest.approx(each) for each in runs]
 
 
+def test_no_trial_starts_while_the_step_time_changes(monkeypatch):
+  calls = []
+
+  def nothing(plan, problem, runs, config):
+    calls.append((runs[-1].median_us, clock.now))
+
+  clock = timed(monkeypatch, 0.0)
+  # 30 steps of 1 s, and 3 s each from the second epoch on.
+  clock._step_us = lambda plan: ALONE_US * (1 if clock.now < 29.5 else 3)
+  monkeypatch.setattr(replanning, "replan", nothing)
+  fit(placed("dense"), "dense", [clock, tfplace.PlacementCallback()], epochs=5)
+  # After the first epoch, and once two epochs took 3 s per step.
+  times = [(ALONE_US, 30), (3 * ALONE_US, 30 + 2 * 90)]
+  assert calls == [pytest.approx(each) for each in times]
+
+
 def test_an_unplaced_model_is_named():
   with pytest.raises(ApplyError, match=r"'net' is not placed.*place_model\("):
     fit(at.build("dense"), "dense", [tfplace.PlacementCallback()])

@@ -191,6 +191,19 @@ def test_max_memory_divides_what_would_stay():
     _plan(max_memory=dict.fromkeys(limits, "1KB"))
 
 
+def test_a_step_that_only_the_cpu_holds_is_compared_with_it_by_name():
+  wide = [keras.layers.Dense(1024, activation="relu") for _ in range(4)]
+  model = keras.Sequential([keras.Input((1024,)), *wide])
+  model.compile("sgd", "mse")
+  options = {"batch_size": 4096, "budget_s": 1}
+  free = tfplace.plan_model(model, "v100x2", **options)
+  assert "x one device" in free.message
+  need = max(free.single_device.peak_memory_bytes.values())
+  limits = {f"GPU:{i}": 0.95 * need for i in range(2)}
+  plan = tfplace.plan_model(model, "v100x2", max_memory=limits, **options)
+  assert "x CPU:0 alone; " in plan.message
+
+
 @pytest.mark.parametrize("strategy", ["auto", "m_etf", "annealing"])
 def test_a_device_of_no_memory_holds_nothing(strategy):
   options = {"strategy": strategy, "budget_s": 1}

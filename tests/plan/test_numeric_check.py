@@ -14,6 +14,7 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.microbatches import microbatch
 from tfplace.extraction.microbatches.examine import Findings
+from tfplace.keras import step_source
 from tfplace.plan import numeric_check, sources
 
 RNG = np.random.default_rng(0)
@@ -217,3 +218,54 @@ def test_threads_leave_losses_of_keras_as_they_were():
   np.testing.assert_allclose(
     after.history["loss"], expected[0].history["loss"], rtol=1e-6
   )
+
+
+def costly(function=lambda h: h):
+  keras.utils.set_random_seed(0)
+  wide = [layers.Dense(512, activation="tanh") for _ in range(3)]
+  model = keras.Sequential([keras.Input((512,)), *wide, Own(function)])
+  model.compile("adam", "mse", jit_compile=False)
+  return model
+
+
+@pytest.mark.parametrize("microbatches", [4, [1024, 512, 256, 256]])
+def test_a_step_that_takes_long_is_checked_with_fewer_examples(
+  microbatches, monkeypatch
+):
+  monkeypatch.setattr(step_source, "_RUNS", 1e9)  # as if tracing took no time
+  found = []
+  real = step_source.check_equal
+
+  def recorded(whole, divided):
+    found.append((whole.batch_size, divided.batch_size))
+    return real(whole, divided)
+
+  monkeypatch.setattr(step_source, "check_equal", recorded)
+  options = {"strategy": "m_topo", "microbatches": microbatches}
+  plan = tfplace.plan_model(
+    costly(), "v100x2", batch_size=2048, budget_s=0.1, **options
+  )
+  ((whole, divided),) = found
+  assert 8 <= whole == divided < 2048
+  assert f"Checked by numbers with {whole:,} of 2,048 examples." in plan.notes
+  if isinstance(microbatches, list):
+    assert whole >= 16  # The smallest part keeps two examples.
+  found.clear()
+  plan = tfplace.plan_model(
+    costly(), "v100x2", batch_size=2048, budget_s=600, **options
+  )
+  assert found == [(2048, 2048)] and "Checked" not in str(plan)
+
+
+def test_fewer_examples_find_what_is_mixed_too(unexamined, monkeypatch):
+  monkeypatch.setattr(step_source, "_RUNS", 1e9)
+  model = costly(lambda h: h - ops.mean(h, axis=0, keepdims=True))
+  with pytest.raises(ExtractionError, match="does not compute what the whole"):
+    tfplace.plan_model(
+      model,
+      "v100x2",
+      strategy="m_topo",
+      batch_size=2048,
+      budget_s=0.1,
+      microbatches=4,
+    )

@@ -291,8 +291,10 @@ def _cause(error: Exception) -> str:
   lines = (str(error).strip() or type(error).__name__).splitlines()
   bold = [line for line in lines if line.startswith(_BOLD)]
   told = [lines[0], *bold[:1]]
+  if lines[0].endswith(":") and not bold:  # What follows is the cause.
+    told += [line for line in lines[1:] if line.strip()][:1]
   text = " ".join(line.replace(_BOLD, "").replace(_PLAIN, "") for line in told)
-  return textwrap.shorten(text, 240, placeholder=" ...")
+  return textwrap.shorten(text, 320, placeholder=" ...")
 
 
 def _build(model: keras.Model, structure: Any) -> None:

@@ -68,7 +68,8 @@ class PlacementCallback(keras.callbacks.Callback):
   again from the placement in force. A placement that is predicted to be faster
   is put in force and timed for 20 steps and 2 s. It stays if its median step is
   faster by at least 3% and by more than the noise; otherwise the previous
-  placement comes back. A failure to plan or to run a placement is logged.
+  placement comes back. No trial starts while the step time changes from one
+  time to the next. A failure to plan or to run a placement is logged.
 
   Weights, optimizer state and random states continue, and the step variant
   (microbatches, recomputation) stays the same, so losses change by rounding
@@ -230,14 +231,16 @@ class PlacementCallback(keras.callbacks.Callback):
     run = LiveRun(_placement(plan), self._clock.step_us)
     self._clock.restart(is_traced=False)
     self._doubt(run)
+    last = self._runs.pop(run.key, None)
+    self._runs[run.key] = run  # The last one is in force.
     if self._rest > 0:
       self._rest -= 1
       return
+    if last is not None and not replanning.is_same(run, last, self._config):
+      return  # The host changes its speed, which a trial would measure.
     searched = self._searched
     if searched and replanning.is_same(run, searched, self._config):
       return
-    self._runs.pop(run.key, None)
-    self._runs[run.key] = run  # The last one is in force.
     try:
       found = replanning.replan(
         plan, self._problem, [*self._runs.values()], self._config

@@ -32,6 +32,7 @@ from tfplace.plan.variants import in_words
 
 _logger = logging.getLogger("tfplace")
 _LEAST_MEASURE_S = 0.5  # For one step variant; our choice.
+_RUNS = 3  # Steps that a numeric check runs, typically.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,7 @@ class KerasSource:
     self._measured: bool | None = None  # None until the first costs are known.
     self._measure_s = config.measure_s  # What is left of it.
     self._whole: TracedStep | None = None  # None until it is traced.
+    self._traced_s: dict[MicrobatchConfig, float] = {}
 
   @property
   def training(self) -> bool:
@@ -104,8 +106,10 @@ class KerasSource:
     """
     config = self._config
     how = f" {in_words(microbatches)}".removesuffix(" whole")
+    began = time.monotonic()
     with show("tracing", f" its {self._kind} step{how}"):
       traced = self._trace(microbatches)
+    self._traced_s[microbatches] = time.monotonic() - began
     with show("costs", f" of {len(traced.graph_def.node):,} ops"):
       graph = op_graph(traced, config.cluster, costs=config.costs)
       graph = layer_groups.grouped(
@@ -157,7 +161,12 @@ class KerasSource:
       why = "statistics of microbatches are allowed to differ"
     else:
       if inputs.static_batch_size(self._model) is None:
-        smaller = smaller_batch(graph, traced, self._config.check_s)
+        # To trace both steps anew takes time, too.
+        again_s = sum(
+          self._traced_s.get(step, 0.0) for step in (WHOLE, microbatches)
+        )
+        seconds = max(self._config.check_s, again_s / _RUNS)
+        smaller = smaller_batch(graph, traced, seconds)
       share = (smaller or batch) / batch
       flight = microbatches.max_in_flight
       why = skip_reason(graph, traced, flight, share=share)

@@ -284,8 +284,22 @@ class Plan:
       return f"{text} on {where}: no placement found is faster{left}"
     than = "" if self.one_device else ", and no single device has the memory"
     if single is not None:
-      than = f", {against_single(evaluation, single)}"
+      one = self._single_name(single)
+      than = f", {against_single(evaluation, single, one)}"
     return f"{text} on {self._where()}{than}{left}"
+
+  def _single_name(self, single: Evaluation) -> str:
+    """Names the one device if it is a CPU beside accelerators."""
+    if self.placement is None or not single.busy_us:
+      return "one device"
+    cluster = self.placement.problem.cluster
+    name = max(single.busy_us, key=lambda device: single.busy_us[device])
+    is_cpu = (
+      name in cluster.index and cluster.devices[cluster.index[name]].is_cpu
+    )
+    if not is_cpu or all(device.is_cpu for device in cluster.devices):
+      return "one device"
+    return f"{_short(name)} alone"
 
   def _where(self) -> str:
     """Names the devices in use, or counts those of a kind."""

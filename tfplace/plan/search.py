@@ -75,13 +75,19 @@ def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
   return single is not None and found.step_time_us >= single.step_time_us
 
 
-def against_single(found: Evaluation, single: Evaluation) -> str:
-  """Compares the step with that of one device, such as "2.3x one device"."""
+def against_single(
+  found: Evaluation, single: Evaluation, one: str = "one device"
+) -> str:
+  """Compares the step with that of one device, such as "2.3x one device".
+
+  Args:
+    one: name of that device.
+  """
   alone_us = single.step_time_us
   ratio = found.step_time_us / alone_us if alone_us else 1.0
   if not is_beaten(found, single):
-    return f"{1 / ratio if ratio else math.inf:.3g}x one device"
-  alone = f"one device ({format_us(alone_us)})"
+    return f"{1 / ratio if ratio else math.inf:.3g}x {one}"
+  alone = f"{one} ({format_us(alone_us)})"
   if ratio < _SAME:
     return f"no faster than {alone}"
   digits = f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"

@@ -59,10 +59,11 @@ class SearchConfig:
   evaluations_per_group: float = 400.0
   # Rounds without improvement before the search ends.
   patience: int = 40
-  # The same as a share of all rounds, and the least number of rounds, if the
-  # budget has a gap.
+  # The same as a share of all rounds, but at least so many, if the budget has a
+  # gap. A small graph then has at least `least_rounds`.
   patience_share: float = 1 / 3
-  least_patience: int = 3
+  least_patience: int = 2
+  least_rounds: int = 6
   # Evaluations between two checks of a budget of evaluations.
   chunk_evaluations: int = 500
   # Seconds between two checks of the clock.

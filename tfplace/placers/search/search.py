@@ -162,6 +162,8 @@ class Search:
     expected = self._chains[0].rate * left_s if quota is None else quota
     wanted = self._config.evaluations_per_group * self._num_movable
     count = max(1, round(expected / wanted))
+    if budget.gap and not self._scale.is_large:
+      count = max(count, self._config.least_rounds)
     return Rounds(count, quota, time.perf_counter(), left_s, self._config)
 
   def _begin(
