@@ -53,9 +53,9 @@ def test_a_batch_size_lets_it_plan_at_once():
   more = 100 * told.evaluation.step_time_us / bound_us - 100
   ratio = told.single_device.step_time_us / told.evaluation.step_time_us
   assert told.message == (
-    f"{format_us(told.evaluation.step_time_us)} per training step on"
-    f" {len(told.devices)} CPUs, {ratio:.3g}x one device; at most {more:.2g}%"
-    " more is possible"
+    f"{format_us(told.evaluation.step_time_us)} per training step of"
+    f" {at.BATCH} examples on {len(told.devices)} CPUs, {ratio:.3g}x one"
+    f" device; at most {more:.2g}% more is possible"
   )
   # Its devices are parts of one processor.
   assert told.notes[-1].endswith("so placement gains no speed.")
@@ -123,11 +123,11 @@ def test_prediction_before_compile_plans_again_for_training():
   x, y = at.batch("dense")
   before = model.predict(x, verbose=0)
   assert not model.placement.training
-  assert "per inference step on" in model.placement.message
+  assert "per inference step of" in model.placement.message
   model.compile(at.sgd(), "mse")
   model.fit(x, y, verbose=0)
   assert model.placement.training
-  assert "per training step on" in model.placement.message
+  assert "per training step of" in model.placement.message
   assert not np.allclose(model.predict(x, verbose=0), before)
 
 

@@ -290,9 +290,10 @@ class _FlagSource:
     """
     values = self.values
     needs_trace = self.devices is not None or outputs.needs_trace(values)
-    source = sources.load_source(
-      values, self.cluster, needs_trace, microbatches
-    )
+    with show.timed("extraction"):
+      source = sources.load_source(
+        values, self.cluster, needs_trace, microbatches
+      )
     problem = core.Problem(_grouped(values, source.graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # For the learned policy, outside the budget.

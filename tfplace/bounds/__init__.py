@@ -1,6 +1,12 @@
 """Proven bounds: the least step time and the memory that is missing."""
 
-from tfplace.bounds.bound import Bound, lower_bound, tightened, tightened_within
+from tfplace.bounds.bound import (
+  Bound,
+  lower_bound,
+  tightened,
+  tightened_within,
+  warm_up,
+)
 from tfplace.bounds.memory import check_memory
 
 __all__ = [
@@ -9,4 +15,5 @@ __all__ = [
   "lower_bound",
   "tightened",
   "tightened_within",
+  "warm_up",
 ]

@@ -181,8 +181,9 @@ def _ways_out(inputs: Any) -> str:
     f"{name}:{'x'.join(map(str, shape))}" for name, shape in sizes.items()
   )
   return (
-    "fit it once, or give a batch, in Python by sample=(x, y), in the shell by"
-    f" --input_shapes={shapes or '32x128'} or --sample=batch.npz"
+    f"in the shell, give --input_shapes={shapes or '32x128'} with your sizes,"
+    " or --sample=batch.npz; in Python, fit the model once, or give"
+    " sample=(x, y)"
   )
 
 
@@ -331,8 +332,9 @@ def _target(
   if None in shape:
     raise ExtractionError(
       f"output {output.name!r} of model {model.name!r} has shape"
-      f" {tuple(output.shape)}; fit it once, or give a batch with targets by"
-      " sample=(x, y), in the shell by --sample=batch.npz",
+      f" {tuple(output.shape)}, so targets are unknown: in the shell, give"
+      " --sample=batch.npz; in Python, fit the model once, or give"
+      " sample=(x, y)",
       op=output.name,
     )
   name = loss if isinstance(loss, str) else getattr(loss, "__name__", None)

@@ -16,6 +16,8 @@ from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import with_max_memory
 from tfplace.core.microbatches import WHOLE
 from tfplace.errors import TfplaceError
+from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import progress
 from tfplace.keras.controller import Planner
 from tfplace.keras.given_placement import stays
@@ -162,11 +164,21 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
   show = Stages(display)
   plan = make_plan(KerasSource(model, request.step, kind, data), config, show)
   display.finish(f"model {model.name!r}: {seconds_phrase(show.seconds)}")
+  notes = [*plan.notes]
   if request.step.is_local and not plan.one_device:
-    shared = local_devices.shared_note(plan.devices)
-    notes = (*plan.notes, shared) if shared else plan.notes
-    plan = dataclasses.replace(plan, notes=notes)
-  return plan
+    notes += filter(None, [local_devices.shared_note(plan.devices)])
+  is_open = data is None and request.step.batch_size is None
+  is_open = is_open and inputs.static_batch_size(model) is None
+  if is_open and _has_default_batch(plan):
+    notes.append(
+      f"The batch has Keras' default of {DEFAULT_BATCH_SIZE} examples: give"
+      " batch_size for another."
+    )
+  return dataclasses.replace(plan, notes=tuple(notes))
+
+
+def _has_default_batch(plan: Plan) -> bool:
+  return plan.step is not None and plan.step.batch_size == DEFAULT_BATCH_SIZE
 
 
 def _is_slower(plan: Plan) -> bool:

@@ -158,18 +158,24 @@ class Stages:
     self._show = show
 
   @contextlib.contextmanager
+  def timed(self, stage: str) -> Iterator[None]:
+    """Times a stage that has a display of its own."""
+    began = time.monotonic()
+    try:
+      yield
+    finally:
+      took_s = time.monotonic() - began
+      self.seconds[stage] = self.seconds.get(stage, 0.0) + took_s
+
+  @contextlib.contextmanager
   def __call__(
     self, stage: str, detail: str = "", seconds: float | None = None
   ) -> Iterator[Progress]:
     """Displays and times a stage; see `ShowStage`."""
-    began = time.monotonic()
-    try:
-      with (
-        self._show(stage, detail, seconds)
-        if self._show
-        else contextlib.nullcontext(silent)
-      ) as on_stage:
-        yield on_stage
-    finally:
-      took_s = time.monotonic() - began
-      self.seconds[stage] = self.seconds.get(stage, 0.0) + took_s
+    with (
+      self.timed(stage),
+      self._show(stage, detail, seconds)
+      if self._show
+      else contextlib.nullcontext(silent) as on_stage,
+    ):
+      yield on_stage

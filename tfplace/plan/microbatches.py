@@ -19,6 +19,7 @@ from tfplace.plan.measured import (
 )
 from tfplace.plan.search import PlanReport
 from tfplace.plan.successive_halving import (
+  HalvingConfig,
   SuccessiveHalving,
   num_working_devices,
 )
@@ -169,16 +170,15 @@ class HintConfig:
   Attributes:
     least_budget_s: least search budget with an estimate, in seconds.
     search_s: time limit of the estimate, in seconds.
-    most_ops: largest number of ops of the whole step, because larger steps
-      take long to extract.
+    most_ops: see `HalvingConfig.most_hint_ops`.
     gain: speedup of the placement over one device from which no suggestion is
       made. Models of consecutive layers reach 1.3 to 1.6 on four devices.
     least_gain: least speedup by microbatches for a suggestion.
   """
 
-  least_budget_s: float = 20.0
+  least_budget_s: float = 10.0
   search_s: float = 2.0
-  most_ops: int = 4_000
+  most_ops: int = HalvingConfig.most_hint_ops
   gain: float = 1.6
   least_gain: float = 1.1
 

@@ -275,6 +275,9 @@ class Plan:
   def _headline(self, evaluation: Evaluation) -> str:
     single = self.single_device
     kind = "training step" if self.training else "inference step"
+    examples = 0 if self.step is None else self.step.batch_size
+    if examples:
+      kind += f" of {examples:,} example{'s' * (examples != 1)}"
     if self.microbatches > 1:
       kind += f" in {self.microbatch_config.words}"
     text = f"{format_us(evaluation.step_time_us)} per {kind}"

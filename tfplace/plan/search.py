@@ -195,6 +195,7 @@ def compile_placers(
     placers.warm_up(
       config.strategy, problem.cluster.has_message_costs, is_divided
     )
+    bounds.warm_up()
 
 
 def _baselines(

@@ -57,6 +57,8 @@ class HalvingConfig:
     gain: share of the step time that each doubling of the number must gain,
       and each way to save memory, because costs omit some overheads.
     short: share of the memory of a main device from which memory is short.
+    most_hint_ops: largest number of ops of the whole step for which a variant
+      is extracted only to tell its gain, because larger steps take long.
     trims: largest number of trials with fewer recomputed segments.
     trim_share: share of the budget for each of them.
   """
@@ -71,6 +73,7 @@ class HalvingConfig:
   far_worse: float = 1.3
   gain: float = 0.01
   short: float = 0.85
+  most_hint_ops: int = 4_000
   trims: int = 4
   trim_share: float = 0.05
 
@@ -91,6 +94,7 @@ class SuccessiveHalving:
     self._single: Result | None = None
     self._refused = ""
     self._allowed: VariantTrial | None = None
+    self._hints = True  # Whether to estimate what else would be possible.
     self._whole_error: TfplaceError | None = None
     self._open = open_variant
     self._base = config.microbatches
@@ -121,6 +125,7 @@ class SuccessiveHalving:
     problem = whole.variant.problem
     compile_placers(problem, self._config, self._show, is_divided=True)
     self._single = _on_one_device(problem, self._config.seed)
+    self._hints = problem.graph.num_ops <= halving.most_hint_ops
     devices = num_working_devices(problem)
     counts, proposals = [self._base.count], []
     if chooses:
@@ -303,7 +308,7 @@ class SuccessiveHalving:
 
   def _with_batch_statistics(self, devices: int) -> VariantTrial | None:
     """Estimates the step with batch statistics allowed, if that is possible."""
-    if self._base.allow_batch_statistics:
+    if self._base.allow_batch_statistics or not self._hints:
       return None
     microbatches = dataclasses.replace(
       self._microbatches(max(2, devices)), allow_batch_statistics=True

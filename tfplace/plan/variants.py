@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tfplace.core.evaluation import Evaluation, Result
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -138,8 +138,7 @@ class VariantChoice:
     """Reason for the choice, as part of a sentence."""
     first, others = self.trials[0], self.trials[1:]
     if not self.is_first:
-      without = f"{in_words(first.microbatches)} {_found(first)}"
-      return f"the step {_is_changed(self.microbatches)}, since {without}"
+      return f"the step {_is_changed(self.microbatches)}, since {_found(first)}"
     left = f"the step is left {in_words(first.microbatches)}"
     if self.refused:
       _, _, why = self.refused.rpartition(" cannot be split: ")
@@ -147,7 +146,7 @@ class VariantChoice:
     if not others:
       return f"{left}, since there is one device for it"
     best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
-    return f"{left}, since {in_words(best.microbatches)} {_found(best)}"
+    return f"{left}, since {_found(best)}"
 
   def _if_allowed(self) -> str:
     """Describes the gain from allowing statistics of a microbatch."""
@@ -158,9 +157,13 @@ class VariantChoice:
 
 
 def _found(trial: VariantTrial) -> str:
+  how = in_words(trial.microbatches)
   if trial.best is None:
-    return f"it {trial.why}"
-  return f"nothing faster than {format_us(trial.step_time_us)} was found"
+    return f"{how} it {trial.why}"
+  where = "for the whole step" if how == in_words(WHOLE) else how
+  return (
+    f"nothing faster than {format_us(trial.step_time_us)} was found {where}"
+  )
 
 
 def would_take(trial: VariantTrial, whole_us: float) -> str:

@@ -13,6 +13,8 @@ class ExplainConfig:
     same: Fraction of the step below which a change counts as none.
     model_share: A scope with this fraction of the work is the model, no layer.
     max_model_depth: Most scopes around the layers.
+    most_share: Fraction of the work from which the summary of devices divides a
+      layer of layers.
     pattern_share: Fraction of the work that defines a pattern of parallelism.
     layer_share: Fraction of a layer's work on its device, tolerating odd ops.
     used: Least use of a device by a microbatch, in equal shares.
@@ -29,6 +31,7 @@ class ExplainConfig:
   same: float = 1e-9
   model_share: float = 0.6
   max_model_depth: int = 4
+  most_share: float = 0.2
   pattern_share: float = 0.8
   layer_share: float = 0.9
   used: float = 0.1

@@ -38,6 +38,7 @@ def find_layers(
   names: Sequence[str],
   weight: np.ndarray,
   paths: Sequence[str | None] | None = None,
+  most_share: float = 1.0,
 ) -> Layers:
   """Finds the layers of a graph, in order of appearance.
 
@@ -48,6 +49,8 @@ def find_layers(
     weight: [num_ops] weight of each op, such as its time, used to tell the
       scope of the model from those of its layers.
     paths: [num_ops] `OpGraph.layer_paths`, preferred over names.
+    most_share: share of all weight from which a layer of layers, such as a
+      model in a model, is divided into these.
   """
   scopes = _as_called([_scopes(name) for name in names])
   for op, path in enumerate(paths or ()):
@@ -55,6 +58,8 @@ def find_layers(
       scopes[op] = tuple(path.split("/"))
   head = _model_scope(scopes, weight)
   labels = [_label(scope, head) for scope in scopes]
+  if most_share < 1.0:
+    labels = _divided(labels, scopes, head, weight, most_share)
   outside = np.array([label == OTHER for label in labels], bool)
   if float(weight[outside].sum()) > 0.5 * float(weight.sum()):
     labels = list(names)
@@ -126,6 +131,37 @@ def _model_scope(scopes: Sequence[Scope], weight: np.ndarray) -> Scope:
     head = *head, heaviest
     inside = [x for x in inside if x[0][: len(head)] == head]
   return head
+
+
+def _divided(
+  labels: list[str],
+  scopes: Sequence[Scope],
+  head: Scope,
+  weight: np.ndarray,
+  most_share: float,
+) -> list[str]:
+  """Divides heavy layers into the layers inside, as long as there are some."""
+  most = most_share * float(weight.sum())
+  for depth in range(len(head) + 1, len(head) + 1 + CONFIG.max_model_depth):
+    sums: dict[str, float] = {}
+    inner: dict[str, set[str]] = {}
+    for label, scope, weighs in zip(
+      labels, scopes, weight.tolist(), strict=True
+    ):
+      sums[label] = sums.get(label, 0.0) + weighs
+      is_inside = scope[: len(head)] == head and len(scope) > depth
+      if is_inside and scope[depth - 1] == label:
+        inner.setdefault(label, set()).add(scope[depth])
+    heavy = {name for name in inner if sums[name] > most and inner[name]}
+    if not heavy:
+      return labels
+    labels = [
+      scope[depth]
+      if label in heavy and len(scope) > depth and scope[depth - 1] == label
+      else label
+      for label, scope in zip(labels, scopes, strict=True)
+    ]
+  return labels
 
 
 def _label(scope: Scope, head: Scope) -> str:

@@ -149,7 +149,9 @@ def find_device_layers(schedule: Schedule) -> DeviceLayers:
   """Finds the layers that each device computes."""
   problem = schedule.placement.problem
   graph = problem.graph
-  layers = find_layers(graph.names, problem.fastest_us, graph.layer_paths)
+  layers = find_layers(
+    graph.names, problem.fastest_us, graph.layer_paths, CONFIG.most_share
+  )
   work = _work(schedule, layers, np.arange(graph.num_ops))
   cell = work.layer * work.num_devices + work.device
   time_us = np.bincount(
