@@ -225,9 +225,13 @@ def check_runs_alone(traced: TracedStep) -> None:
   resource = tf.resource.as_datatype_enum
   for node in traced.graph_def.node:
     if node.op == "Placeholder" and node.attr["dtype"].type == resource:
+      readers = (n for n in traced.graph_def.node if node.name in n.input)
+      layers = [traced.layers.get(n.name) for n in (node, *readers)]
+      layer = next((names[0] for names in layers if names), None)
+      who = repr(node.name) if layer is None else f"layer {layer!r}"
       raise ExtractionError(
-        f"{traced.name!r} cannot run in a session of its own: {node.name!r} is"
-        " a lookup table or another resource that lives in the model's process",
+        f"{traced.name!r} cannot run in a session of its own: {who} uses a"
+        " lookup table or another resource that lives in the model's process",
         op=node.name,
       )
 
