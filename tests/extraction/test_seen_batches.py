@@ -152,7 +152,7 @@ def test_what_is_unknown_is_told_with_the_line_to_type():
   with pytest.raises(ExtractionError) as told:
     batch_spec(token_model(), None, "train", None)
   says = str(told.value)
-  assert "token_ids (None, None)" in says
+  assert "'token_ids' (None, None)" in says
   (flag,) = [word for word in says.split() if word.startswith("--input_")]
   # The line that it shows works.
   given = {

@@ -158,7 +158,7 @@ def _inputs(model: keras.Model, size: int) -> Any:
     }
     raise ExtractionError(
       f"model {model.name!r} has seen no batch, and its inputs leave dimensions"
-      f" open ({', '.join(f'{k} {v}' for k, v in told.items())});"
+      f" open ({', '.join(f'{k!r} {v}' for k, v in told.items())});"
       f" {_ways_out(structure)}",
       op=next(iter(told)),
     )

@@ -283,7 +283,7 @@ class Plan:
     text = f"{format_us(evaluation.step_time_us)} per {kind}"
     left = _headroom(evaluation)
     if self.one_device and evaluation is single:
-      where = _listed(self.devices)
+      where = self._where()
       return f"{text} on {where}: no placement found is faster{left}"
     than = "" if self.one_device else ", and no single device has the memory"
     if single is not None:
@@ -314,14 +314,13 @@ class Plan:
       device = cluster.devices[i]
       key = (device.base_kind, cluster.kind_labels[i])
       kinds.setdefault(key, []).append(_short(device.name))
-    return listed(
-      [
-        f"{len(names)} {label}{' ' * bool(label)}{kind}s"
-        if len(names) > 1
-        else names[0]
-        for (kind, label), names in kinds.items()
-      ]
-    )
+    named = [
+      f"{len(names)} {label}{' ' * bool(label)}{kind}s"
+      if len(names) > 1
+      else names[0]
+      for (kind, label), names in kinds.items()
+    ]
+    return listed(named) or "no device"
 
 
 def _devices_of_layers(

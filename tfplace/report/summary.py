@@ -74,6 +74,8 @@ def device_rows(schedule: Schedule) -> tuple[DeviceRow, ...]:
 
 def _contents(schedule: Schedule) -> dict[int, str]:
   """Describes what each device computes: its microbatches or its layers."""
+  if not schedule.placement.problem.graph.num_ops:
+    return {}
   layers = find_device_layers(schedule)
   stages = {
     device: f"parts of {_few(names)}"
