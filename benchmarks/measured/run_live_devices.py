@@ -1,6 +1,6 @@
 """Places eight models on running devices by `auto`, and measures their steps.
 
-Each model is profiled on local workers; `auto` searches and measures in turns,
+Each model is profiled on local workers; `auto` alternates search and measuring,
 as `tfplace-place --measure` does. Its placement is then run beside METIS, the
 expert, one worker and, where the zoo has no expert's rules, a split by hand, in
 rounds, so that a busy moment of the host hits all of them. For each model: how
@@ -107,7 +107,7 @@ def search(
   problem: Problem,
   traced: "TracedStep",
 ) -> "PlanReport":
-  """What `auto` ends with after search and measurement in turns."""
+  """Result of `auto` with alternating search and measurement."""
   from tfplace.plan import PlanConfig
   from tfplace.plan.live_step import LiveStep
   from tfplace.plan.measured import search_measured

@@ -1,8 +1,8 @@
 """Two running workers, one of half speed: equal halves, by speed, and `auto`.
 
 Two `tfplace-worker` processes have one thread each. The second one is stopped
-half of the time, for some milliseconds in turns, so that it has half of its
-time slice whatever else the host does. The workers have kinds of their own in a
+half of the time, every few milliseconds, so that it has half of its time
+slice whatever else the host does. The workers have kinds of their own in a
 hosts file, so each is profiled.
 
 - one worker: the whole step on the fast one, and on the slow one,
@@ -10,7 +10,7 @@ hosts file, so each is profiled.
   places them that takes the workers for equal,
 - by speed: the same with the sizes that the profiles propose, the larger one on
   the fast worker,
-- auto: searched and measured in turns, with its choice of microbatches.
+- auto: search alternates with measurement, with its choice of microbatches.
 
 All run in rounds, in an order of their own, so that a busy moment of the host
 hits all of them. The ratio to equal halves is the median of those of the
@@ -59,7 +59,7 @@ MODELS = ("convolutional", "gpt")
 FAST, SLOW = "fast", "slow"
 HALVES, BY_SPEED, AUTO = "equal halves", "by speed", "auto"
 _WARMUP = 2
-# A program: stops and continues a process in turns.
+# A program: alternately stops and continues a process.
 _STOP_AND_GO = """
 import os, signal, sys, time
 pid, seconds = int(sys.argv[1]), float(sys.argv[2])
@@ -129,7 +129,7 @@ def main(values: flags.FlagValues) -> None:
 
 @contextlib.contextmanager
 def slowed(stopped_s: float) -> "Iterator[measure.OpenCluster]":
-  """Opens a fast worker, and one that is stopped in turns for some seconds.
+  """Opens a fast worker, and one that is stopped and continued alternately.
 
   Raises:
     MeasurementError: the workers do not start.

@@ -116,6 +116,17 @@ def test_a_fixed_batch_size_of_the_fit_is_kept():
   assert batch_spec(model, 2, "train", None).batch_size == 2
 
 
+def test_of_changing_shapes_the_first_since_compile_are_taken():
+  model = token_model()
+  for length in (7, 9, 11):
+    x = {k: v[:, :1].repeat(length, 1) for k, v in token_batch().items()}
+    model.fit(x, LABELS, batch_size=BATCH, verbose=0)
+    assert shapes(batch_spec(model, 3, "train", None))[0] == (3, 7)
+  model.compile("sgd", "sparse_categorical_crossentropy")
+  model.fit(x, LABELS, batch_size=BATCH, verbose=0)
+  assert shapes(batch_spec(model, 3, "train", None))[0] == (3, 11)
+
+
 def test_the_step_of_a_model_of_its_own_gets_the_data_it_was_fitted_with():
   model = Encoder(name="own")
   model.compile("sgd")

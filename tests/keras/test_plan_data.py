@@ -204,6 +204,18 @@ def test_a_step_that_only_the_cpu_holds_is_compared_with_it_by_name():
   assert "x CPU:0 alone; " in plan.message
 
 
+def test_a_batch_size_that_nobody_gave_is_told():
+  options = {"strategy": "m_etf", "budget_s": 1}
+  plan = tfplace.plan_model(at.build("dense"), "v100x2", **options)
+  assert " per training step of 32 examples " in plan.message
+  (note,) = [note for note in plan.notes if "default of 32 examples" in note]
+  assert "batch_size" in note
+  given = tfplace.plan_model(
+    at.build("dense"), "v100x2", batch_size=32, **options
+  )
+  assert "default of 32" not in str(given)
+
+
 @pytest.mark.parametrize("strategy", ["auto", "m_etf", "annealing"])
 def test_a_device_of_no_memory_holds_nothing(strategy):
   options = {"strategy": strategy, "budget_s": 1}

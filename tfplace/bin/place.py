@@ -120,8 +120,8 @@ def define_strategy_flags(values: flags.FlagValues) -> None:
     "gap",
     0.02,
     "The search ends early once the step takes at most this share more than its"
-    " proven lower bound, or once a third of the budget gained nothing. 0 uses"
-    " the whole budget.",
+    " proven lower bound, or, on small graphs, once a third of the budget"
+    " gained nothing. 0 uses the whole budget.",
     lower_bound=0.0,
     flag_values=values,
   )

@@ -37,13 +37,13 @@ def batch_spec(
 ) -> BatchSpec:
   """Derives the batch of a step from the sample or, without one, the model.
 
-  Without a sample, the batch is that of the last `fit`, `evaluate` or
-  `predict`, or else follows from the model's inputs and outputs.
+  Without a sample, the batch is that of the first `fit`, `evaluate` or
+  `predict` since `compile`, or else follows from the inputs and outputs.
 
   Args:
     model: a Keras model.
     batch_size: first dimension; None takes the sample's, the model's own or
-      that of the last `fit` if it is known, or else 32.
+      that of this `fit` if it is known, or else 32.
     sample: arrays in the structure that the step takes, or a `GivenBatch`;
       Keras' own step also accepts `x` alone.
 

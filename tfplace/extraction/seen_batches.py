@@ -31,10 +31,11 @@ def seen_batch(model: keras.Model, kind: str) -> Any:
 
   Returns:
     Nested `tf.TensorSpec`s, of which only the first dimension may be unknown.
+    If shapes changed since the model was compiled, these are the first ones,
+    because TensorFlow then generalizes what it traces.
   """
   for name in _FUNCTIONS[kind]:
-    # The last function traced is that of the last call.
-    for found in reversed([*_traced_data(getattr(model, name, None))]):
+    for found in _traced_data(getattr(model, name, None)):
       # Keras predicts a list of batches at once.
       several = name == "predict_function" and isinstance(found, tuple | list)
       data = found[0] if several else found

@@ -84,8 +84,8 @@ def place_model(
       where costs are measured, come on top; the plan tells the seconds of each
       stage.
     gap: the search ends early once the step takes at most this share more than
-      its proven lower bound, or once a third of the budget gained nothing. 0
-      uses the whole budget.
+      its proven lower bound, or, on small graphs, once a third of the
+      budget gained nothing. 0 uses the whole budget.
     seed: seed of the placer's random choices.
     placement: existing placement to apply without planning: a result of
       `plan_model`, a `Placement`, a file, or a mapping from ops or layers to
@@ -211,16 +211,16 @@ def plan_model(
       cluster (for example "v100x2"); the plan can be applied on a host that
       has them.
     strategy: name of a placer.
-    batch_size: batch size of the step. None takes that of `sample`, of the last
-      `fit` if it is fixed, or 32.
+    batch_size: batch size of the step. None takes that of `sample`, of an
+      earlier `fit` if it is fixed, or 32.
     budget_s: time limit of proof and search, in seconds.
     gap: see `place_model`.
     seed: seed of the placer's random choices.
     max_memory: memory limit by device, in bytes or as text such as "10GiB".
     keep_together: layers or patterns; each entry gets one device.
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`. Without it, the
-      shapes are those of the last `fit`, `evaluate` or `predict`, or those that
-      the model defines.
+      shapes are those of the first `fit`, `evaluate` or `predict` since
+      `compile`, or those that the model defines.
     verbose: see `place_model`.
     costs: see `place_model`.
     microbatches: see `place_model`.

@@ -93,3 +93,19 @@ def test_what_the_graph_knows_of_layers_goes_before_names():
     "out",
     "adam",
   ]
+
+
+def test_a_heavy_model_in_a_model_is_divided_into_its_layers_on_request():
+  names = [
+    "model/backbone/block_0/MatMul",
+    "model/backbone/block_1/MatMul",
+    "model/head/MatMul",
+    "model/other/MatMul",
+  ]
+  weight = np.array([3.0, 2.0, 3.0, 2.0])
+  whole = find_layers(names, weight)
+  assert whole.names == ("backbone", "head", "other")
+  divided = find_layers(names, weight, most_share=0.4)
+  assert divided.names == ("block_0", "block_1", "head", "other")
+  kept = find_layers(names, weight, most_share=0.6)
+  assert kept.names == whole.names
