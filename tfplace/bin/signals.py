@@ -153,6 +153,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
   _watched.received = number
   # Python would print an exception that is raised in a finalizer.
   sys.unraisablehook = lambda _: None
+  # Threads of libraries would log that connections were closed.
+  if "logging" in sys.modules:
+    sys.modules["logging"].disable()
   raise KeyboardInterrupt if number == signal.SIGINT else Ended
 
 

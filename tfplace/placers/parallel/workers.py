@@ -228,7 +228,8 @@ def opened_workers(dask: str) -> Iterator[Workers]:
     # Problems of megabytes are sent on purpose.
     unlimited = {"distributed.admin.large-graph-warning-threshold": "1TB"}
     stack.enter_context(dask_config.set(unlimited))
-    stack.enter_context(_quiet(logging.getLogger("distributed")))
+    for name in ("distributed", "tornado.application"):
+      stack.enter_context(_quiet(logging.getLogger(name)))
     cluster: Any = dask
     if dask == LOCAL:
       cluster = stack.enter_context(_local_cluster())
