@@ -36,7 +36,7 @@ from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import group_decisions, sample
-from tfplace.learned.ordered.placer import OrderedPlacer
+from tfplace.learned.ordered.placer import OrderedPlacer, OrderedProposer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
@@ -192,7 +192,8 @@ def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
   found["policy"] = _kept(sampled)
   budget = Budget(ONE_SHOT_S, sampled.evaluations)
   tracker = Tracker(placer.name, problem, simulator, budget)
-  placer.search(tracker, np.random.default_rng(0), None, placer.sizes)
+  changes = OrderedProposer(problem, None, placer.sizes)
+  placer.search(tracker, np.random.default_rng(0), changes)
   found["changes"] = _kept(tracker.result())
   found["random"] = random_samples(problem, simulator, sampled.evaluations)
   return found

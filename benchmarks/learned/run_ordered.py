@@ -1,19 +1,20 @@
 """Trains the policy `ordered`, which changes placements in order.
 
-Each graph on each cluster gives three tasks: to change the two best placements
-by rules, and what a short search makes of the best. Training imitates a longer
-search of the coarse groups, goes on by PPO, resumes where it was cut off, and
-exports the policy. Needs the extra `train`.
+Each row of the training set of `models/graph_sets.py` gives four tasks: to
+change the two best placements by rules, and what two short searches make of the
+best. Training imitates a longer search of the coarse groups, goes on by PPO,
+resumes where it was cut off, and exports the policy. Needs the extra `train`.
 
-  python -m benchmarks.learned.run_ordered --graphs='graphs/*.json.gz' \\
-      --on=v100x4,p100x8 --work_dir=ordered
+  python -m benchmarks.learned.run_ordered --work_dir=ordered
 """
 
 import contextlib
 import dataclasses
-import glob
 import pathlib
+import re
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,31 +22,30 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-import tfplace
 from benchmarks.lib.command import Options
-from tfplace.bin import cli
+from benchmarks.models import graph_sets
 from tfplace.core import Problem, symmetry
 from tfplace.core.budget import Budget
-from tfplace.core.presets import cluster_preset
 from tfplace.errors import TfplaceError
 from tfplace.learned import training_process
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.placers import registry
 from tfplace.placers.search.annealing import best_first
+from tfplace.plan import graph_cache
 from tfplace.simulate import Simulator
 
 STRATEGY = "ordered"
-# Placers whose two best placements are changed, and how long each may take.
-RULES = (*registry.MICROBATCHED, "expert", "axes", "metis", "heft")
+# Placers of whole steps whose two best placements are changed, and how long
+# each may take; of microbatched steps they are `registry.MICROBATCHED`.
+RULES = ("expert", "axes", "metis", "heft")
 RULE_S = 5.0
-SHORT = 150  # evaluations of the search that makes the third
+SHORT = (150, 2000)  # evaluations of the searches that make the others
+SHORT_S = 6.0
 OPTIONS = Options("run_ordered", __doc__)
-_GRAPHS = OPTIONS.add(
-  "graphs",
-  [],
-  "Graph files, or globs of them; FILE@CLUSTER+CLUSTER names their clusters.",
+_ROWS = OPTIONS.add("rows", "", "Pattern of the rows' labels; all if left out.")
+_CACHE = OPTIONS.add(
+  "graph_cache_dir", graph_cache.default_directory(), "Extracted graphs."
 )
-_ON = OPTIONS.add("on", ["v100x4"], "Clusters of all other files.")
 _WORK_DIR = OPTIONS.add("work_dir", None, "Checkpoints and policies.")
 _SEED = OPTIONS.add("seed", 0, "Of weights, samples and searches.")
 _SIZES = OPTIONS.add("sizes", ["512"], "Coarse groups of each task.")
@@ -56,6 +56,9 @@ _ENTROPY = OPTIONS.add("entropy", 0.0, "Weight, see `PPOConfig`.")
 _TEMPERATURE = OPTIONS.add("temperature", 0.5, "See `PPOConfig`.")
 _RATE = OPTIONS.add("learning_rate", 1e-3, "Of Adam, for PPO.")
 _EXPORT_EVERY = OPTIONS.add("export_every", 500, "Steps.")
+_PREPARE = OPTIONS.add(
+  "prepare", False, "Only extracts graphs and finds placements to learn from."
+)
 _STEPS = OPTIONS.add("imitation_steps", 25, "Per task.")
 _ITERATIONS = OPTIONS.add("iterations", 0, "Of PPO, in all.")
 _SEARCHED = OPTIONS.add("search_evaluations", 5000, "Per target.")
@@ -65,32 +68,44 @@ _SEARCH_MS = OPTIONS.add(
 
 
 def problems() -> Iterator[Problem]:
-  """Every graph on every cluster that is named for it."""
-  for named in _GRAPHS.value:
-    wild, _, on = named.partition("@")
-    paths = sorted(glob.glob(wild))
-    if not paths:
-      raise cli.UsageError(f"--graphs: {wild!r} names no file")
-    for path in paths:
-      graph = tfplace.load_graph(path)
-      for cluster in on.split("+") if on else _ON.value:
-        yield Problem(graph, cluster_preset(cluster))
+  """The wanted rows of the training set."""
+  for row in graph_sets.TRAINING:
+    if re.search(_ROWS.value, row.label):
+      yield row.problem(_CACHE.value)
+
+
+def _sizes() -> tuple[int, ...]:
+  return tuple(int(size) for size in _SIZES.value)
+
+
+def _every_decisions() -> Iterator[Decisions]:
+  for problem in problems():
+    yield from decisions_at(problem, _sizes())
 
 
 def main(_: flags.FlagValues) -> None:
   """Imitation and PPO; progress is printed, checkpoints are kept."""
+  work = pathlib.Path(_WORK_DIR.value)
+  if _PREPARE.value:
+    for decisions in _every_decisions():
+      _placements(decisions, work)
+    return
+  # Models are traced in a process with Keras 3.
+  subprocess.run(
+    [sys.executable, "-m", __spec__.name, *sys.argv[1:], "--prepare"],
+    check=True,
+  )
   training_process.enter_training_process()
   from tfplace.learned.train import trainer as training
   from tfplace.learned.train.config import Request
   from tfplace.learned.train.tasks import Task
 
-  work = pathlib.Path(_WORK_DIR.value)
   request = Request(
     checkpoint_dir=str(work / "checkpoints"),
     export_dir=str(work / "policy"),
     iterations=_ITERATIONS.value,
     imitation_steps=_STEPS.value,
-    max_decisions=tuple(int(size) for size in _SIZES.value),
+    max_decisions=_sizes(),
     search_evaluations=_SEARCHED.value,
     seed=_SEED.value,
     strategy=STRATEGY,
@@ -109,8 +124,7 @@ def main(_: flags.FlagValues) -> None:
   with training_process.only_run_in(request.checkpoint_dir):
     tasks = [
       task
-      for problem in problems()
-      for decisions in decisions_at(problem, request.max_decisions)
+      for decisions in _every_decisions()
       for task in _tasks(Task, decisions, work)
     ]
     run = training.Trainer(
@@ -131,19 +145,9 @@ def main(_: flags.FlagValues) -> None:
 def _tasks(
   make: Any, decisions: Decisions, work: pathlib.Path
 ) -> Iterator[Any]:
-  """Tasks of changing each of a few placements; their target a search of the
-  decisions has found. All are kept in files."""
+  """Tasks of changing each base to the target."""
   problem = decisions.problem
-  name = (
-    f"{problem.graph.name}_{problem.graph.num_ops}_{problem.cluster.name}"
-    f"_{decisions.num_decisions}_{_SEARCHED.value}_{_SEED.value}"
-  )
-  folder = work / "targets"
-  folder.mkdir(parents=True, exist_ok=True)
-  bases = _kept(folder / f"{name}.bases.npy", lambda: _bases(problem))
-  found = None
-  if _STEPS.value:
-    found = _kept(folder / f"{name}.npy", lambda: _searched(decisions))
+  bases, found = _placements(decisions, work)
   classes = symmetry.device_classes(problem.cluster)
   simulator = Simulator(problem)
   for base in bases:
@@ -156,6 +160,26 @@ def _tasks(
     task = make(based, simulator, float(step_us[0]), target)
     task.keep(rows, step_us)
     yield task
+
+
+def _placements(
+  decisions: Decisions, work: pathlib.Path
+) -> tuple[np.ndarray, np.ndarray | None]:
+  """[3, num_ops] placements to change, and [N] choices of a longer search.
+
+  Both are kept in files. Without imitation there is no longer search.
+  """
+  problem = decisions.problem
+  name = (
+    f"{problem.graph.name}_{problem.graph.num_ops}_{problem.cluster.name}"
+    f"_{decisions.num_decisions}_{_SEARCHED.value}_{_SEED.value}"
+  )
+  folder = work / "targets"
+  folder.mkdir(parents=True, exist_ok=True)
+  bases = _kept(folder / f"{name}.bases.npy", lambda: _bases(problem))
+  if not _STEPS.value:
+    return bases, None
+  return bases, _kept(folder / f"{name}.npy", lambda: _searched(decisions))
 
 
 def _kept(path: pathlib.Path, find: Callable[[], np.ndarray]) -> np.ndarray:
@@ -178,16 +202,20 @@ def _searched(decisions: Decisions) -> np.ndarray:
 
 
 def _bases(problem: Problem) -> np.ndarray:
-  """[3, num_ops] the two best placements by rules, and a short search's."""
+  """[4, num_ops] the two best placements by rules, and two short searches'."""
   simulator, results = Simulator(problem), []
-  for name in RULES:
+  is_split = problem.graph.num_microbatches > 1
+  for name in registry.MICROBATCHED if is_split else RULES:
     with contextlib.suppress(TfplaceError):
       placer = registry.get_placer(name)
       results.append(placer.place(problem, simulator, Budget(RULE_S), 0))
   best = [r.placement.devices for r in best_first(results)[:2]]
-  placer = registry.get_placer("annealing", start=best[0][None])
-  short = placer.place(problem, simulator, Budget(60.0, SHORT), 0)
-  return np.stack([*best, short.placement.devices])
+  for evaluations in SHORT:
+    placer = registry.get_placer("annealing", start=best[0][None])
+    budget = Budget(SHORT_S, evaluations)
+    found = placer.place(problem, simulator, budget, 0)
+    best.append(found.placement.devices)
+  return np.stack(best)
 
 
 class _Printer:

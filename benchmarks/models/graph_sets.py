@@ -1,6 +1,7 @@
-"""The development set and the test set of graphs.
+"""The training set, the development set and the test set of graphs.
 
-Anything may be chosen on development rows: the rows of the published tables
+The policy `ordered` was trained on training rows. Anything may be chosen on
+development rows: the rows of the published tables
 (GO's on P100s), the test members of the synthetic families, five models of
 `reference.py` in microbatches, and the models of `development.py`.
 
@@ -11,12 +12,15 @@ on. The other five models of `reference.py` are in neither set.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.lib import one_gpu, published
 from benchmarks.microbatches import run_models
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
+from tfplace.core.recompute import RecomputeConfig
+from tfplace.learned import synthetic
 from tfplace.models import families
 from tfplace.plan import sources
 
@@ -59,31 +63,151 @@ class TrainedRow:
     model: its name there.
     microbatches: 1 leaves the step whole.
     cluster: name of a preset.
+    recomputes: True to recompute all activations.
   """
 
   module: str
   model: str
   microbatches: int
   cluster: str
+  recomputes: bool = False
 
   @property
   def label(self) -> str:
-    return f"{self.model} in {self.microbatches} ({self.cluster})"
+    how = ", recomputed" if self.recomputes else ""
+    return f"{self.model} in {self.microbatches}{how} ({self.cluster})"
 
   def problem(self, cache_dir: str | None) -> Problem:
     """The training step on its devices; from the cache if it is there."""
     graphs = run_models.Graphs(
       self.model, [self.cluster], cache_dir, self.module
     )
-    split = dataclasses.replace(graphs.allows, count=self.microbatches)
+    split = dataclasses.replace(
+      graphs.allows,
+      count=self.microbatches,
+      recompute=RecomputeConfig(everything=self.recomputes),
+    )
     return graphs.problem(split, self.cluster)
 
 
-SetRow = PublishedRow | TrainedRow
+@dataclasses.dataclass(frozen=True)
+class ZooRow:
+  """A whole step of a zoo model in other sizes than the published ones.
+
+  Attributes:
+    model: name in the zoo.
+    cluster: name of a preset.
+    sizes: what differs from the model's defaults.
+  """
+
+  model: str
+  cluster: str
+  sizes: Mapping[str, int]
+
+  @property
+  def label(self) -> str:
+    sizes = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
+    return f"{self.model}, {sizes} ({self.cluster})"
+
+  def problem(self, cache_dir: str | None) -> Problem:
+    """The training step on its devices; from the cache if it is there."""
+    graph = sources.extract(
+      self.model, self.cluster, sizes=self.sizes, cache_dir=cache_dir
+    )
+    return Problem(graph, cluster_preset(self.cluster))
 
 
-def _rows(module: str, *rows: tuple[str, int, str]) -> list[TrainedRow]:
+@dataclasses.dataclass(frozen=True)
+class SyntheticRow:
+  """A random step of `tfplace.learned.synthetic`, without layers or axes."""
+
+  seed: int
+  cluster: str
+
+  @property
+  def label(self) -> str:
+    return f"synthetic {self.seed} ({self.cluster})"
+
+  def problem(self, cache_dir: str | None) -> Problem:
+    """The step on its devices."""
+    del cache_dir
+    cluster = cluster_preset(self.cluster)
+    step = synthetic.training_step(self.seed)
+    return Problem(synthetic.on_kinds(step, cluster), cluster)
+
+
+SetRow = PublishedRow | TrainedRow | ZooRow | SyntheticRow
+
+
+def _rows(module: str, *rows: tuple[Any, ...]) -> list[TrainedRow]:
   return [TrainedRow(module, *row) for row in rows]
+
+
+def _zoo(*rows: tuple[str, str, Mapping[str, int]]) -> list[ZooRow]:
+  return [ZooRow(*row) for row in rows]
+
+
+TRAINING: Sequence[SetRow] = (
+  *_rows(
+    "reference",
+    ("gpt_medium", 4, "v100x4"),
+    ("gpt_medium", 4, "v100x2+p100x2"),
+    ("gpt_medium", 8, "a100x8"),
+    ("gpt_small", 4, "p100x8"),
+    ("gpt_small", 4, "k80x4", True),
+    ("unet", 4, "v100x4"),
+    ("unet", 4, "p100x2"),
+    ("resnet50_gn", 4, "v100x4"),
+    ("resnet50_gn", 8, "a100x4+v100x4"),
+    ("bert_base", 4, "v100x4"),
+    ("bert_base", 4, "2*v100x4"),
+    ("bert_small", 8, "p100x4"),
+    ("bert_small", 4, "v100x4", True),
+    ("vit", 4, "k80x2"),
+    ("vit", 8, "a100x8"),
+    ("translator", 2, "p100x8"),
+    ("translator", 4, "v100x4"),
+    ("mixture_of_experts", 2, "v100x4"),
+    ("gpt_small", 1, "v100x4"),
+    ("bert_small", 1, "p100x4"),
+    ("unet", 1, "p100x2"),
+    ("vit", 1, "a100x8"),
+    ("translator", 1, "v100x2+p100x2"),
+    ("resnet50_gn", 1, "v100x4"),
+    ("mixture_of_experts", 1, "2*v100x2"),
+  ),
+  *_rows(
+    "development",
+    ("mixer", 8, "a100x8"),
+    ("conformer", 4, "p100x4"),
+    ("densenet", 2, "v100x4"),
+    ("conformer", 1, "k80x4"),
+    ("densenet", 1, "v100x4"),
+  ),
+  *_zoo(
+    ("rnnlm", "p100x4", {"layers": 3, "length": 20}),
+    ("rnnlm", "v100x8", {"layers": 6, "length": 14}),
+    ("gnmt", "v100x2", {"layers": 3, "length": 12}),
+    ("gnmt", "p100x4", {"layers": 5, "length": 10}),
+    ("transformer_xl", "2*v100x2", {"layers": 3, "segments": 4}),
+    ("transformer_xl", "v100x4", {"layers": 5, "segments": 3}),
+    ("inception_v3", "k80x4", {"image_size": 139}),
+    ("cifar10", "p100x4", {"index": 0}),
+    ("cifar10", "v100x2+p100x2", {"index": 1}),
+    ("cifar10", "a100x8", {"index": 2}),
+    ("ptb", "v100x4", {"index": 0}),
+    ("ptb", "k80x2", {"index": 1}),
+    ("ptb", "p100x8", {"index": 2}),
+    ("nmt_family", "p100x4", {"index": 0}),
+    ("nmt_family", "v100x2", {"index": 1}),
+  ),
+  *(
+    SyntheticRow(seed, cluster)
+    for seed, cluster in enumerate(
+      ("v100x4", "p100x8", "k80x4", "v100x2+p100x2", "a100x8", "v100x2") * 2
+    )
+  ),
+)
 
 
 # The first test set.

@@ -10,7 +10,11 @@ from tfplace import Simulator, core
 from tfplace.core.budget import Budget
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import BASE, FEATURES, Head, decode
-from tfplace.learned.ordered.placer import OrderedPlacer, uniform_head
+from tfplace.learned.ordered.placer import (
+  OrderedPlacer,
+  OrderedProposer,
+  uniform_head,
+)
 from tfplace.learned.ordered.tables import partial_tables
 from tfplace.placers.tracker import Tracker
 
@@ -149,7 +153,8 @@ def best_of(problem, seed, start=None, samples=60):
 
 def searched(placer, problem, seed):
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
-  placer.search(tracker, np.random.default_rng(seed), None, [16])
+  proposer = OrderedProposer(problem, None, [16])
+  placer.search(tracker, np.random.default_rng(seed), proposer)
   return tracker.result()
 
 

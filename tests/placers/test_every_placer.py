@@ -303,7 +303,7 @@ def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
 ):
   asked, known = [], registry.get_placer
 
-  def placer(strategy, policy=None, start=None):
+  def placer(strategy, policy=None, start=None, proposer=None):
     asked.append((strategy, policy))
     if strategy == "ordered":
       assert start.shape == (1, problem.graph.num_ops)  # the best so far
@@ -311,6 +311,7 @@ def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
 
   monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
   monkeypatch.setattr(registry, "get_placer", placer)
+  monkeypatch.setattr(registry, "open_proposer", lambda *_: None)
   problem = problems.random_problem(4)
   auto = AutoPlacer(policy="somewhere", config=AutoConfig(learned_least_s=0.1))
   auto.place(problem, Simulator(problem), Budget(60, 2000), seed=0)
@@ -341,18 +342,13 @@ def test_autos_search_begins_from_a_policys_placement_where_it_is_the_best(
   monkeypatch.setattr(
     registry,
     "get_placer",
-    lambda name, *policy: (
-      Optimal() if name == "ordered" else known(name, *policy)
+    lambda name, *policy, **given: (
+      Optimal() if name == "ordered" else known(name, *policy, **given)
     ),
   )
+  monkeypatch.setattr(registry, "open_proposer", lambda *_: None)
   monkeypatch.setattr("tfplace.placers.auto.improve", improve)
   problem = problems.random_problem(4)
-  if policy is None:  # the shipped one is asked about split steps
-    graph = problem.graph
-    half = np.arange(graph.num_ops, dtype=np.int32) % 2
-    problem = Problem(
-      dataclasses.replace(graph, microbatch=half), problem.cluster
-    )
   auto = AutoPlacer(policy=policy, config=AutoConfig(learned_least_s=0.1))
   result = auto.place(problem, Simulator(problem), Budget(60, 20_000), seed=0)
   times = {t.strategy: t.evaluation.step_time_us for t in result.tried}

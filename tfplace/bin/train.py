@@ -4,8 +4,10 @@ Training runs in its own process: TF-GNN and tf-agents need Keras 2, which is
 selected for a whole process before TensorFlow is imported.
 """
 
+import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ _DESCRIPTION = (
   " the last checkpoint."
 )
 _REWARDS = ("simulate", "measure")
+_UNLIMITED = 1_000_000_000  # iterations of a run that time ends
 # Strategies that a flag applies to.
 _STRATEGIES_OF = {
   "algorithm": ("placeto",),
@@ -125,6 +128,14 @@ def _define_numbers(values: flags.FlagValues) -> None:
       name, default, help_text, lower_bound=least, flag_values=values
     )
   flags.DEFINE_float(
+    "minutes",
+    None,
+    "Time limit of this run, from its start to its export, in place of"
+    " --iterations. A run with the same --checkpoint_dir goes on for as long.",
+    lower_bound=0.0,
+    flag_values=values,
+  )
+  flags.DEFINE_float(
     "timeout_s",
     60.0,
     "Time limit of one measurement in seconds.",
@@ -173,6 +184,7 @@ def _check(values: flags.FlagValues) -> None:
     raise cli.UsageError(f"give at least one of {choices}")
   training_graphs.check_microbatches(values)
   _check_strategy(values)
+  _check_minutes(values)
   _check_dask(values)
   live = [name for name in values.cluster if sources.is_live(name)]
   resolved = [name for name in live if resolvers.is_resolver(name)]
@@ -198,6 +210,14 @@ def _check_strategy(values: flags.FlagValues) -> None:
         f"--{name}={flag.value} is for --strategy={'|'.join(strategies_of)},"
         f" not {values.strategy}"
       )
+
+
+def _check_minutes(values: flags.FlagValues) -> None:
+  if values.minutes is not None and values["iterations"].present:
+    raise cli.UsageError(
+      f"--minutes={values.minutes:g} and --iterations={values.iterations} both"
+      " limit the run: give one of them"
+    )
 
 
 def _check_dask(values: flags.FlagValues) -> None:
@@ -240,6 +260,8 @@ def _requested(values: flags.FlagValues) -> dict[str, Any]:
     UsageError: a value of `--max_decisions` is not a number.
   """
   given = {name: values[name].value for name in _REQUESTED}
+  if values.minutes is not None:
+    given["iterations"] = _UNLIMITED
   return {**given, "max_decisions": _levels(values)}
 
 
@@ -253,12 +275,15 @@ def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:
 
 
 def _main(values: flags.FlagValues) -> None:
+  until = math.inf
+  if values.minutes is not None:
+    until = time.monotonic() + 60.0 * values.minutes
   _check(values)
   with training_process.only_run_in(values.checkpoint_dir):
-    _run(values)
+    _run(values, until)
 
 
-def _run(values: flags.FlagValues) -> None:
+def _run(values: flags.FlagValues, until: float) -> None:
   if values.reward == "measure":
     training_process.enter_training_process()
     with live_step.measured_problems(
@@ -269,22 +294,23 @@ def _run(values: flags.FlagValues) -> None:
       steps=values.measured_steps,
       timeout_s=values.timeout_s,
     ) as (problems, make_evaluator):
-      _train(values, problems, make_evaluator=make_evaluator)
+      _train(values, problems, until, make_evaluator=make_evaluator)
     return
   if values.families or values.training_split:
     training_process.enter_training_process()  # Their lists load TensorFlow.
   problems = list(training_graphs.problems(values))
   training_process.enter_training_process()
   if values.dask is None:
-    _train(values, problems)
+    _train(values, problems, until)
     return
   with workers.opened_workers(values.dask) as opened:
-    _train(values, problems, workers=opened)
+    _train(values, problems, until, workers=opened)
 
 
 def _train(
   values: flags.FlagValues,
   problems: Sequence[core.Problem],
+  until: float,
   **options: Any,
 ) -> None:
   from tfplace.learned.train import config, trainer  # Imports TensorFlow.
@@ -302,7 +328,8 @@ def _train(
     console=screen,
     disable=not screen.is_terminal,
   ) as bar:
-    line = bar.add_task("Training", total=run.total, completed=run.done)
+    total = None if values.minutes is not None else run.total
+    line = bar.add_task("Training", total=total, completed=run.done)
 
     def show(report: trainer.Report) -> None:
       phase = "Imitating" if report.step is None else "Improving"
@@ -311,7 +338,7 @@ def _train(
         line, completed=report.done, description=f"{phase} (best {best})"
       )
 
-    run.run(show)
+    run.run(show, until)
   trainer.finish(run, request)
   _print_table(run, values.reward == "simulate")
 

@@ -1,18 +1,24 @@
 """The `auto` strategy: divides its budget among all strategies.
 
-Fast classical placers, then the learned policy, then search and `consolidate`.
-It stops once a placement is within the budget's gap of the proven bound.
+Rules, then the other classical placers and beside them the learned policy,
+which changes the best placement; then search, which may go on asking the
+policy, and `consolidate`. It stops once a placement is within the budget's gap
+of the proven bound.
 """
 
+import concurrent.futures
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
+from tfplace.core.budget import Budget, cancelled_by
 from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
@@ -74,9 +80,6 @@ class AutoConfig:
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
 
-  The shipped policy only runs on microbatched steps. On other steps its samples
-  are worse than the classical placements and take time from the search.
-
   Attributes:
     learned: learned placers to run; () for none.
     policy: directory of a policy for a strategy that takes a user's policy,
@@ -105,10 +108,12 @@ class AutoPlacer:
     run = _Run(self, problem, evaluator, budget, seed)
     if self.start is not None:
       run.attempt_start(self.start)
-    for strategy in registry.classical(problem):
+    rules, others = _rules_first(registry.classical(problem))
+    for strategy in rules:
       run.attempt_classical(strategy)
-    for strategy in self._asked:
-      run.attempt_learned(strategy)
+    with run.learning(self._asked):
+      for strategy in others:
+        run.attempt_classical(strategy)
     run.search()
     result = run.result()
     return result if self.tolerance is None else run.consolidated(result)
@@ -120,6 +125,18 @@ class AutoPlacer:
       return self.learned
     others = registry.named(takes_users_policy=True)
     return tuple(dict.fromkeys((*self.learned, *others)))
+
+
+def _rules_first(
+  strategies: Sequence[str],
+) -> tuple[Sequence[str], Sequence[str]]:
+  """Divides after the last rule: rules take next to no time."""
+  last = max(
+    i
+    for i, s in enumerate(strategies)
+    if registry.STRATEGIES[s].family == "rules"
+  )
+  return strategies[: last + 1], strategies[last + 1 :]
 
 
 class _Run:
@@ -143,6 +160,7 @@ class _Run:
     self.tried: list[Result] = []
     self.skipped: dict[str, str] = {}
     self.failure: TfplaceError | None = None
+    self.proposer: Any = None
 
   @functools.cached_property
   def groups(self) -> GroupGraph:
@@ -172,13 +190,44 @@ class _Run:
     budget = dataclasses.replace(self.budget.fraction(1.0), seconds=left_s)
     self._attempt(strategy, lambda: self._place(strategy, None, budget))
 
-  def attempt_learned(self, strategy: str) -> None:
+  @contextlib.contextmanager
+  def learning(self, strategies: Sequence[str]) -> Iterator[None]:
+    """Runs learned placers beside the body, from the best placement so far.
+
+    If evaluations are the budget, they run after it, because results must not
+    depend on the machine.
+    """
+    if not self.budget.is_timed:
+      yield
+      for strategy in strategies:
+        budget = self._learned_budget(strategy)
+        if budget is not None:
+          ask = functools.partial(self._ask, strategy, budget)
+          self._attempt(strategy, ask)
+      return
+    ended = self.budget.cancelled or threading.Event()
+    jobs: dict[str, concurrent.futures.Future[Result]] = {}
+    began_s = self.tracker.seconds
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+      try:
+        for strategy in strategies:
+          budget = self._learned_budget(strategy)
+          if budget is not None:
+            with cancelled_by(ended):
+              run = contextvars.copy_context().run
+            jobs[strategy] = pool.submit(run, self._ask, strategy, budget)
+        yield
+      except BaseException:
+        ended.set()
+        raise
+      for strategy, job in jobs.items():
+        self._attempt(strategy, job.result, began_s)
+
+  def _learned_budget(self, strategy: str) -> Budget | None:
+    """Returns the budget of a learned placer, or None and notes why not."""
     if self.is_met:
       self.skipped[strategy] = _MET
-      return
-    if self.placer.policy is None and not self._is_split:
-      self.skipped[strategy] = "its policy is for steps in microbatches"
-      return
+      return None
     left, config = self.tracker.left, self.config
     per_op_s = config.learned_setup_s_per_op
     setup_s = config.learned_setup_s + per_op_s * self.problem.graph.num_ops
@@ -191,11 +240,17 @@ class _Run:
         f"{left.seconds:.1f} s were left, and it is not loaded with fewer"
         f" than {least_s:.1f} s"
       )
-      return
+      return None
     share = left.fraction(config.learned_share)
-    budget = dataclasses.replace(share, seconds=setup_s + share.seconds)
+    return dataclasses.replace(share, seconds=setup_s + share.seconds)
+
+  def _ask(self, strategy: str, budget: Budget) -> Result:
+    """Runs a learned placer; keeps its proposer for the search."""
     policy = self.placer.policy
-    self._attempt(strategy, lambda: self._place(strategy, policy, budget))
+    proposer = registry.open_proposer(strategy, policy, self.problem)
+    result = self._place(strategy, policy, budget, proposer)
+    self.proposer = self.proposer or proposer
+    return result
 
   def search(self) -> None:
     if self.is_met:
@@ -211,7 +266,8 @@ class _Run:
     self._attempt(
       "annealing",
       lambda: improve(
-        tracker, self.groups, starts, self.seed, self.config.search
+        *(tracker, self.groups, starts, self.seed, self.config.search),
+        self.proposer,
       ),
     )
 
@@ -250,27 +306,35 @@ class _Run:
     graph = self.problem.graph
     return self.tracker.left.minus(*self.config.kept(self.budget, graph))
 
-  @property
-  def _is_split(self) -> bool:
-    return self.problem.graph.num_microbatches > 1
-
   def _starts(self) -> list[Result]:
     """Returns the starts of the search: the given one, then the best."""
     given = [r for r in self.tried if r.strategy == _START]
     best = best_first(self.tried)[: self.config.starts]
     return [*given, *(r for r in best if r not in given)]
 
-  def _place(self, strategy: str, policy: str | None, budget: Budget) -> Result:
+  def _place(
+    self,
+    strategy: str,
+    policy: str | None,
+    budget: Budget,
+    proposer: Any = None,
+  ) -> Result:
     start = None
     known = registry.STRATEGIES[strategy]
     if self.tried and known.accepts_start and known.family == "learned":
       start = best_first(self.tried)[0].placement.devices[None]
-    placer = registry.get_placer(strategy, policy, start)
+    placer = registry.get_placer(strategy, policy, start, proposer=proposer)
     return placer.place(self.problem, self.evaluator, budget, self.seed)
 
-  def _attempt(self, strategy: str, find: Callable[[], Result]) -> None:
+  def _attempt(
+    self,
+    strategy: str,
+    find: Callable[[], Result],
+    began_s: float | None = None,
+  ) -> None:
     """Runs a strategy; records its result, or its failure of any kind."""
-    began_s, before = self.tracker.seconds, self.tracker.evaluations
+    began_s = self.tracker.seconds if began_s is None else began_s
+    before = self.tracker.evaluations
     try:
       result = find()
     except Exception as error:

@@ -166,6 +166,7 @@ def get_placer(
   policy: str | None = None,
   start: np.ndarray | None = None,
   tolerance: float | None = None,
+  proposer: Any = None,
 ) -> Placer:
   """Creates the placer of a strategy.
 
@@ -176,6 +177,7 @@ def get_placer(
     start: [num_starts, num_ops] devices of placements; a strategy that accepts
       starts begins with the best.
     tolerance: see `AutoPlacer`; other strategies ignore it.
+    proposer: result of `open_proposer` for the problem, or None.
 
   Raises:
     TfplaceError: the strategy is unknown, does not take a policy, or cannot
@@ -195,7 +197,23 @@ def get_placer(
     options["start"] = start
   if tolerance is not None and family == "auto":
     options["tolerance"] = tolerance
+  if proposer is not None:
+    options["proposer"] = proposer
   return placer(**options)
+
+
+def open_proposer(strategy: str, policy: str | None, problem: Problem) -> Any:
+  """Prepares a learned strategy for a problem.
+
+  Returns:
+    A `search.proposals.Proposer`, which the placer of the strategy takes, too;
+    None if the strategy has none.
+
+  Raises:
+    TfplaceError: the policy cannot be loaded.
+  """
+  path = _method(strategy).proposer
+  return None if path is None else _imported(path)(problem, policy)
 
 
 def check_accepts_start(strategy: str) -> None:
@@ -215,6 +233,15 @@ def _placer_type(strategy: str) -> Callable[..., Placer]:
     )
   path = STRATEGIES[strategy].path
   if STRATEGIES[strategy].family == "learned":
-    path = importlib.import_module(path).METHODS[strategy].placer
+    path = _method(strategy).placer
+  return _imported(path)
+
+
+def _method(strategy: str) -> Any:
+  """Returns the `tfplace.learned.Method` of a learned strategy."""
+  return importlib.import_module(STRATEGIES[strategy].path).METHODS[strategy]
+
+
+def _imported(path: str) -> Callable[..., Any]:
   module, name = path.split(":")
   return getattr(importlib.import_module(module), name)

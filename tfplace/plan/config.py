@@ -149,23 +149,28 @@ class Stages:
   """Display and timer of the stages of planning.
 
   Attributes:
-    seconds: duration in seconds by stage.
+    seconds: duration in seconds by stage, without the stages inside it.
   """
 
   def __init__(self, show: ShowStage | None = None) -> None:
     """Takes the display of stages; without `show`, stages are only timed."""
     self.seconds: dict[str, float] = {}
     self._show = show
+    self._inner_s: list[float] = []  # Of each open stage.
 
   @contextlib.contextmanager
   def timed(self, stage: str) -> Iterator[None]:
     """Times a stage that has a display of its own."""
     began = time.monotonic()
+    self._inner_s.append(0.0)
     try:
       yield
     finally:
       took_s = time.monotonic() - began
-      self.seconds[stage] = self.seconds.get(stage, 0.0) + took_s
+      own_s = took_s - self._inner_s.pop()
+      self.seconds[stage] = self.seconds.get(stage, 0.0) + own_s
+      if self._inner_s:
+        self._inner_s[-1] += took_s
 
   @contextlib.contextmanager
   def __call__(

@@ -162,7 +162,8 @@ def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
   policy = policies.load_policy(tmp_path / "policy", "ordered")
   one = Pass(task.decisions, policy)
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
-  one.offer_sample(tracker, np.random.default_rng(0), 0.0, 0.0)
+  rng = np.random.default_rng(0)
+  tracker.offer(one.sample(task.decisions.base, rng, 0.0, 0.0))
   with run_eagerly():
     step = learner.improve(0, np.random.default_rng(0))
   assert tracker.best[1].step_time_us == step.greedy_us

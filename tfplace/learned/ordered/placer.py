@@ -2,13 +2,15 @@
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError, TfplaceError
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
@@ -31,7 +33,12 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
 
-Turn = tuple[float, float]  # temperature, bonus in nats for no change
+# Temperature of a sample, and bonus in nats for keeping a decision, which
+# reduces the changes of an overconfident policy.
+Turn = tuple[float, float]
+_FIRST: tuple[Turn, ...] = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
+_TURNS: tuple[Turn, ...] = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
+SIZES = (512,)  # numbers of decisions of a policy that names none
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,10 +54,8 @@ class OrderedPlacer(PolicyPlacer):
     patience: Samples without improvement after which the search ends.
     start: [num_starts, num_ops] devices of starts, of which the best is
       modified first. None uses the best placement of the rules.
+    proposer: Samples of the problem, if they are ready; else those of `policy`.
     sizes: Numbers of decisions of a policy that names none.
-    first: (temperature, bonus in nats for keeping a decision) of the first
-      samples. The bonus reduces the changes of an overconfident policy.
-    turns: The same of the other samples, in turn.
     rules: Strategies whose placements are starts, for steps without
       microbatches. Microbatched steps start from `registry.MICROBATCHED`.
   """
@@ -58,11 +63,20 @@ class OrderedPlacer(PolicyPlacer):
   samples: int = 4096
   patience: int = 32
   start: np.ndarray | None = None
-  sizes: tuple[int, ...] = (512,)
-  first: tuple[Turn, ...] = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
-  turns: tuple[Turn, ...] = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
+  proposer: "OrderedProposer | None" = None
+  sizes: tuple[int, ...] = SIZES
   rules: tuple[str, ...] = ("expert", "axes", "single")
   name: ClassVar[str] = "ordered"
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """See `PolicyPlacer`."""
+    if self.proposer is None:
+      return super().place(problem, evaluator, budget, seed)
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    self.search(tracker, np.random.default_rng(seed), self.proposer)
+    return tracker.result()
 
   def _propose(
     self,
@@ -70,30 +84,28 @@ class OrderedPlacer(PolicyPlacer):
     tracker: Tracker,
     rng: np.random.Generator,
   ) -> None:
-    sizes = [n for n in policy.decisions() if n is not None] or self.sizes
-    self.search(tracker, rng, policy, sizes)
+    sizes = sizes_of(policy, self.sizes)
+    proposer = OrderedProposer(tracker.problem, policy, sizes)
+    self.search(tracker, rng, proposer)
 
   def search(
     self,
     tracker: Tracker,
     rng: np.random.Generator,
-    policy: policies.Policy | None,
-    sizes: Sequence[int],
+    proposer: "OrderedProposer",
   ) -> None:
-    """Offers samples at the given sizes; without a policy, random changes."""
+    """Offers samples until one after the other is no improvement."""
     base = self._begin(tracker)
-    passes = [
-      Pass(dataclasses.replace(decisions, base=base), policy)
-      for decisions in decisions_at(tracker.problem, sizes)
-    ]
     better = 0  # index of the sample that found the best placement
-    turns = itertools.chain(self.first, itertools.cycle(self.turns))
-    for number, turn in zip(range(self.samples), turns, strict=False):
-      for one in passes:
+    for number in range(self.samples):
+      for one in proposer.passes:
         if tracker.is_done or number - better > self.patience:
           return
-        if one.offer_sample(tracker, rng, *turn):
-          better = number
+        known = len(tracker.history)
+        with contextlib.suppress(PlacementError):
+          tracker.offer(one.sample(base, rng, *turn_of(number)))
+        if tracker.best is not None and len(tracker.history) > known:
+          base, better = tracker.best[0], number
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
     """Offers all starts; returns [num_ops] devices of the best or first."""
@@ -133,38 +145,87 @@ def policy_head(policy: policies.Policy | None, decisions: Decisions) -> Head:
 
 
 class Pass:
-  """Samples of a policy, or random changes, at one number of decisions."""
+  """Samples of a policy, or random changes, at one number of decisions.
+
+  Attributes:
+    decisions: Problem and its decisions.
+  """
 
   def __init__(
     self, decisions: Decisions, policy: policies.Policy | None
   ) -> None:
     self.decisions = decisions
-    self.tables: PartialTables = partial_tables(decisions)
-    self.head = policy_head(policy, decisions)
+    self._tables: PartialTables = partial_tables(decisions)
+    self._head = policy_head(policy, decisions)
 
-  def offer_sample(
+  def sample(
     self,
-    tracker: Tracker,
+    base: np.ndarray,
     rng: np.random.Generator,
     temperature: float,
     keeping: float,
-  ) -> bool:
-    """Offers a sample; returns True if it becomes the base."""
-    shape = self.tables.allowed.shape
+  ) -> np.ndarray:
+    """Samples a change of [num_ops] devices; safe in several threads."""
+    decisions = dataclasses.replace(self.decisions, base=base)
+    tables = changed(self._tables, decisions)
+    shape = tables.allowed.shape
     noise = rng.gumbel(size=shape) * temperature
-    noise[np.arange(shape[0]), self.decisions.base_choices] += keeping
+    noise[np.arange(shape[0]), decisions.base_choices] += keeping
     free = np.full((1, shape[0]), -1, np.int32)
     given = noise[None].astype(np.float32)
-    (choices,) = decode(self.tables, self.head, given, free, False).choices
-    devices = self.decisions.to_devices(choices)
-    known = len(tracker.history)
-    with contextlib.suppress(PlacementError):
-      tracker.offer(devices)
-    if len(tracker.history) == known:
-      return False
-    self.decisions = dataclasses.replace(self.decisions, base=devices)
-    self.tables = changed(self.tables, self.decisions)
-    return True
+    (choices,) = decode(tables, self._head, given, free, False).choices
+    return decisions.to_devices(choices)
+
+
+class OrderedProposer:
+  """Large-neighborhood moves of a policy for `placers.search`.
+
+  Args:
+    policy: None for random changes.
+    sizes: Numbers of decisions, used in turn.
+
+  Attributes:
+    passes: One per size.
+  """
+
+  def __init__(
+    self,
+    problem: Problem,
+    policy: policies.Policy | None,
+    sizes: Sequence[int | None] = SIZES,
+  ) -> None:
+    self.passes = [Pass(d, policy) for d in decisions_at(problem, sizes)]
+
+  def propose(
+    self, devices: np.ndarray, number: int, rng: np.random.Generator
+  ) -> np.ndarray:
+    """See `placers.search.proposals.Proposer`."""
+    one = self.passes[number % len(self.passes)]
+    return one.sample(devices, rng, *turn_of(number // len(self.passes)))
+
+
+def open_proposer(problem: Problem, policy: str | None) -> OrderedProposer:
+  """Loads a policy and encodes a problem.
+
+  Raises:
+    TrainingError: There is no policy, or it cannot be loaded.
+  """
+  loaded = policies.load_placers_policy(OrderedPlacer.name, policy)
+  return OrderedProposer(problem, loaded, sizes_of(loaded, SIZES))
+
+
+def sizes_of(
+  policy: policies.Policy, default: Sequence[int]
+) -> Sequence[int | None]:
+  """Returns the numbers of decisions that a policy names, or the default."""
+  return [n for n in policy.decisions() if n is not None] or default
+
+
+def turn_of(number: int) -> Turn:
+  """Returns temperature and bonus of a sample; the first are the surest."""
+  if number < len(_FIRST):
+    return _FIRST[number]
+  return _TURNS[(number - len(_FIRST)) % len(_TURNS)]
 
 
 def uniform_head(

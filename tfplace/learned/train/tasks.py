@@ -69,6 +69,10 @@ class Task:
     """What the samples of the graph share."""
     return sampling.Context(self.decisions, self.evaluator, self.groupings)
 
+  def named(self, choices: np.ndarray) -> np.ndarray:
+    """Permutes identical devices of [num_decisions] choices, see `named`."""
+    return named(choices, self.decisions, self.context.classes)
+
   @functools.cached_property
   def _sampler(self) -> sampling.WorkerSampler | None:
     if self.workers is None:
@@ -118,8 +122,7 @@ def make_task(
   choices = decisions.to_choices(found.best)
   if changes:
     decisions = dataclasses.replace(decisions, base=found.best)
-  else:
-    choices = symmetry.by_first_use(choices, classes)
+  choices = named(choices, decisions, classes)
   step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
   known = bool(np.isfinite(step_us))
   if not known:
@@ -136,6 +139,19 @@ def make_task(
   if known:
     task.best_us, task.best = float(step_us), choices
   return task
+
+
+def named(
+  choices: np.ndarray, decisions: Decisions, classes: np.ndarray
+) -> np.ndarray:
+  """Permutes identical devices: like the base, or else in order of first use.
+
+  A policy that changes a placement sees its base, so a target with other names
+  would tell it to move everything.
+  """
+  if decisions.base is None:
+    return symmetry.by_first_use(choices, classes)
+  return symmetry.named_like(choices, decisions.base_choices, classes)
 
 
 def log_rewards(

@@ -8,13 +8,13 @@ import dataclasses
 import math
 import os
 import pathlib
+import time
 import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core import symmetry
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
@@ -131,15 +131,25 @@ class Trainer:
   def _imitation_steps(self) -> int:
     return self.config.imitation.steps * len(self.tasks)
 
-  def run(self, on_step: Callable[[Report], None] | None = None) -> None:
-    """Runs the remaining steps; calls `on_step` after each."""
-    while self.done < self.total:
+  def run(
+    self,
+    on_step: Callable[[Report], None] | None = None,
+    until: float = math.inf,
+  ) -> None:
+    """Runs the remaining steps; calls `on_step` after each.
+
+    Args:
+      until: `time.monotonic()` after which no step begins.
+    """
+    while self.done < self.total and time.monotonic() < until:
       report = self._one_step(self.done)
       self._state.value["done"] += 1
       if self._is_checkpoint(self.done):
         self.save()
       if on_step is not None:
         on_step(report)
+    if self.done < self.total:
+      self.save()
     if self._log is not None:
       with writing(str(self._log_dir)):
         self._log.flush()
@@ -179,7 +189,7 @@ class Trainer:
     task, imitation = self.tasks[graph], self.config.imitation
     if not imitation.steps or task.best is None:
       return
-    task.target = symmetry.by_first_use(task.best, task.context.classes)
+    task.target = task.named(task.best)
     for _ in range(imitation.rehearsals):
       self.learner.imitate(graph)
 

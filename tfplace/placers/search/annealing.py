@@ -21,6 +21,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_packed, offer_starts
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.halves import Place, search_halves
+from tfplace.placers.search.proposals import Proposer
 from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
@@ -89,6 +90,7 @@ def improve(
   starts: Sequence[np.ndarray],
   seed: int,
   config: SearchConfig,
+  proposer: Proposer | None = None,
 ) -> Result:
   """Searches from [num_ops] starts with the remaining budget.
 
@@ -96,6 +98,9 @@ def improve(
   else with each group on its fastest device. If nothing fits, the remaining
   budget goes to packing. Phases with a long setup are skipped if little time is
   left.
+
+  Args:
+    proposer: See `Search`.
 
   Returns:
     The best of the starts and of the search, according to the tracker's
@@ -120,7 +125,7 @@ def improve(
       tracker.offer(groups.expand(halved))
       first.insert(0, halved)
     budget = budget.minus(tracker.evaluations - before)
-  search = Search(groups, seed, config, first[0])
+  search = Search(groups, seed, config, first[0], proposer)
   simulated: list[HistoryPoint] = []
 
   def improved(step_time_us: float, evaluations: int) -> None:

@@ -48,9 +48,9 @@ class Cooling(NamedTuple):
   part_share: float
 
 
-_RESTART, _ANNEAL, _SWEEP = 0, 1, 2
+_RESTART, _ANNEAL, _SWEEP, _JUMP = 0, 1, 2, 3
 _NO_COOLING = Cooling(0, 1.0, 1.0, 0, 0, 0.0)
-_NO_COARSE_GROUPS = np.empty(0, np.int64)
+_NOTHING = np.empty(0, np.int64)
 
 
 class Chain:
@@ -124,7 +124,11 @@ class Chain:
     Args:
       coarse_groups: [?] int64 coarse groups in order.
     """
-    self._run(tables, _SWEEP, coarse_groups=coarse_groups)
+    self._run(tables, _SWEEP, given=coarse_groups)
+
+  def jump(self, devices: np.ndarray) -> None:
+    """Continues from [num_groups] devices if they are better than the best."""
+    self._run(self.tables, _JUMP, given=devices.astype(np.int64))
 
   def cool(self, cooling: Cooling) -> int:
     """Anneals; returns the evaluations, fewer if no move has an effect."""
@@ -135,11 +139,11 @@ class Chain:
     tables: SearchTables,
     task: int,
     cooling: Cooling = _NO_COOLING,
-    coarse_groups: np.ndarray = _NO_COARSE_GROUPS,
+    given: np.ndarray = _NOTHING,
   ) -> int:
     penalty_us = self._scale.penalty_us
     chain = self._step, self._work, tables, self._state, penalty_us
-    return _run(*chain, task, cooling, coarse_groups)
+    return _run(*chain, task, cooling, given)
 
   def anneal(
     self,
@@ -196,11 +200,14 @@ def _run(
   penalty_us: float,
   task: int,
   cooling: Cooling,
-  coarse_groups: np.ndarray,
+  given: np.ndarray,
 ) -> int:
   """Runs a task; the only entry point from Python.
 
   Only `_judge` simulates, because each caller compiles the whole simulator.
+
+  Args:
+    given: int64 coarse groups to sweep, or devices to jump to.
   """
   if task == _RESTART:
     for group in range(len(state.devices)):
@@ -209,7 +216,7 @@ def _run(
     return 1
   done = idle = 0
   if task == _SWEEP:
-    for coarse in coarse_groups:
+    for coarse in given:
       for number in range(2):
         move_coarse(tables, state, coarse, number == 0)
         if not _apply(tables, state):
@@ -219,6 +226,16 @@ def _run(
           _undo(tables, state)
         done += 1
     return done
+  if task == _JUMP:
+    state.counts[MOVED] = len(given)
+    for group in range(len(given)):
+      state.moved[group], state.targets[group] = group, given[group]
+    if not _apply(tables, state):
+      return 0
+    limit = min(state.numbers[CURRENT], state.numbers[BEST]) * (1 - 1e-9)
+    if not _judge(step, work, tables, state, limit, penalty_us):
+      _undo(tables, state)
+    return 1
   lowest, highest = cooling.lowest, cooling.highest
   fall = cooling.cold_us / cooling.hot_us
   factor = fall ** (1.0 / max(1, cooling.evaluations))

@@ -22,6 +22,19 @@ class HalvesConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ProposalConfig:
+  """Settings of `proposals.Proposals`; all defaults were chosen by trial.
+
+  Attributes:
+    trial_share: Share of a chain's time for proposals that gain less.
+    memory: Share of the time so far over which gains are remembered.
+  """
+
+  trial_share: float = 0.05
+  memory: float = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
 class SearchConfig:
   """Settings of the search; all defaults were chosen by trial.
 
@@ -54,6 +67,8 @@ class SearchConfig:
   # Seconds per group below which halves are not searched separately.
   halves_s: float = 60e-6
   halves: HalvesConfig = dataclasses.field(default_factory=HalvesConfig)
+
+  proposals: ProposalConfig = dataclasses.field(default_factory=ProposalConfig)
 
   # Evaluations per round, group and chain.
   evaluations_per_group: float = 400.0

@@ -19,6 +19,7 @@ from tfplace.placers.coarsen import coarsen_by_edges, coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.config import Rounds, SearchConfig, scale_of
+from tfplace.placers.search.proposals import Proposals, Proposer
 from tfplace.placers.search.state import search_state, search_tables, time_order
 from tfplace.placers.search.sweeps import Allowance, sweep_all
 from tfplace.simulate import engine
@@ -31,6 +32,8 @@ class Search:
 
   Args:
     like: [num_groups] devices. Placements similar to these simulate faster.
+    proposer: Proposes further moves if seconds are the budget, see
+      `proposals`; None for none.
   """
 
   def __init__(
@@ -39,8 +42,12 @@ class Search:
     seed: int,
     config: SearchConfig | None = None,
     like: np.ndarray | None = None,
+    proposer: Proposer | None = None,
   ) -> None:
     self._config = config = config or SearchConfig()
+    self._groups = groups
+    self._proposer = proposer
+    self._proposals: list[Proposals] = []
     self._order = time_order(groups, like)
     groups = self._order.groups
     # Different coarsenings make the chains fail in different ways.
@@ -96,6 +103,11 @@ class Search:
     if not self._num_movable or not len(starts):
       return
     self._improved = improved
+    if self._proposer is not None and budget.is_timed:
+      known = self._proposer, self._groups, self._order
+      self._proposals = [
+        Proposals(*known, rng, self._config.proposals) for rng in self._rngs
+      ]
     starts = [self._order.enter(start) for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
     if self._scale.is_within(self.best_us, budget.gap):
@@ -171,6 +183,17 @@ class Search:
   ) -> float:
     """Restarts a chain for a round and returns its first temperature."""
     chain = self._chains[index]
+    hot_us = self._restart(chain, index, number, starts)
+    self._skip(chain)
+    return hot_us
+
+  def _restart(
+    self,
+    chain: Chain,
+    index: int,
+    number: int,
+    starts: Sequence[np.ndarray],
+  ) -> float:
     chain.done = 0
     turn = index + number
     if self._scale.is_large and number == 0:
@@ -229,8 +252,15 @@ class Search:
     ranked = sorted(self._chains, key=lambda chain: chain.current_us)
     if len(ranked) > 1:
       ranked[-1].restart(ranked[0].devices)
+      self._skip(ranked[-1])
+
+  def _skip(self, chain: Chain) -> None:
+    if self._proposals:
+      self._proposals[self._chains.index(chain)].skip(chain)
 
   def _tell(self, chain: Chain) -> None:
+    if self._proposals:
+      self._proposals[self._chains.index(chain)].after_chunk(chain)
     with self._lock:
       found = chain.best_us
       if found < self._told_us:

@@ -84,7 +84,7 @@ def sweep_all(
     groups: Groups of the problem as the chains see it.
     starts: Placements as [num_groups] devices, used in turn.
     allowance: Budget of each chain.
-    after: Called with a chain after each level.
+    after: Called with a chain between two checks of its allowance.
     rngs: One generator per chain, for the order of the coarse groups.
   """
   merged = coarsen_by_merging(groups, allowance.config.sweep_sizes)
@@ -114,15 +114,13 @@ def _sweep(
   while number == 0 or allowance.spent(chain) < allowance.config.repeated_share:
     chain.restart(starts[number % len(starts)])
     for level in coarse:
-      _sweep_level(chain, merged_tables, level, allowance, rng)
-      after(chain)
+      _sweep_level(chain, merged_tables, level, allowance, after, rng)
     number += 1
   chain.restart(chain.best)
   fine = [(merged_tables, level) for level in range(top - repeated, 0, -1)]
   others = range(chain.tables.top_level, 0, -1)
   for tables, level in [*fine, *((chain.tables, level) for level in others)]:
-    _sweep_level(chain, tables, level, allowance, rng)
-    after(chain)
+    _sweep_level(chain, tables, level, allowance, after, rng)
 
 
 def _sweep_level(
@@ -130,6 +128,7 @@ def _sweep_level(
   tables: SearchTables,
   level: int,
   allowance: Allowance,
+  after: Callable[[Chain], None],
   rng: np.random.Generator,
 ) -> None:
   coarse_groups = rng.permutation(
@@ -139,4 +138,5 @@ def _sweep_level(
   while at < len(coarse_groups) and allowance.spent(chain) < 1.0:
     count = allowance.coarse_groups(chain)
     chain.sweep(tables, coarse_groups[at : at + count])
+    after(chain)
     at += count

@@ -1,0 +1,114 @@
+"""Moves that a proposer makes inside the search."""
+
+import time
+
+import numpy as np
+import pytest
+
+from tests.testing import problems
+from tfplace.core import Problem
+from tfplace.core.budget import Budget
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.registry import get_placer
+from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.search import Search
+from tfplace.simulate import Simulator
+
+PATIENT = SearchConfig(patience=10**6)
+
+
+class Given:
+  """Proposes the same devices each time, after some seconds."""
+
+  def __init__(self, devices, seconds=0.0):
+    self.devices, self.seconds = devices, seconds
+    self.asked = []
+
+  def propose(self, devices, number, rng):
+    self.asked.append((devices.copy(), number))
+    time.sleep(self.seconds)
+    return self.devices
+
+
+def searched(problem, proposer, budget, config=PATIENT):
+  groups = GroupGraph(problem)
+  start = groups.nearest(np.zeros(groups.num_groups, np.int64))
+  search = Search(groups, 0, config, start, proposer)
+  search.run([start], budget)
+  return search
+
+
+def wide_problem(seed=0, num_ops=400):
+  rng = np.random.default_rng(seed)
+  edges = sorted(
+    {tuple(sorted(rng.choice(num_ops, 2, replace=False))) for _ in range(900)}
+  )
+  times = list(rng.uniform(1, 9, num_ops))
+  return Problem(problems.graph(times, edges), problems.cluster([np.inf] * 4))
+
+
+def good(problem, evaluations=60_000):
+  """A placement that a long search finds."""
+  budget = Budget(1e4, evaluations)
+  return get_placer("annealing").place(problem, Simulator(problem), budget, 1)
+
+
+@pytest.mark.parametrize("config", [PATIENT, SearchConfig(coarse_groups=1)])
+def test_the_search_takes_a_better_proposal(config):
+  problem = wide_problem()
+  found = good(problem)
+  proposer = Given(found.placement.devices)
+  # Too short for the search to find anything like it, unless by chance.
+  search = searched(problem, proposer, Budget(1.0), config)
+  assert proposer.asked
+  assert search.best_us <= found.evaluation.step_time_us * (1 + 1e-9)
+  devices = GroupGraph(problem).expand(search.best)
+  (us,) = Simulator(problem).run(devices[None]).step_time_us
+  assert us == search.best_us  # devices and times belong together
+
+
+def test_proposals_are_about_allowed_placements_of_the_problem():
+  problem = wide_problem(1)
+  proposer = Given(np.zeros(problem.graph.num_ops, np.int32))
+  searched(problem, proposer, Budget(0.5))
+  simulator = Simulator(problem)
+  times = [simulator.run(d[None]).step_time_us[0] for d, _ in proposer.asked]
+  # The best of a chain, of which there are two, never becomes worse.
+  assert len(times) > 2 and np.isfinite(times).all()
+  assert times[-1] <= times[0] and times[-1] < times[0] * 0.9
+
+
+def test_useless_proposals_take_a_small_share_of_the_time():
+  problem = wide_problem(2)
+  useless = Given(np.zeros(problem.graph.num_ops, np.int32), seconds=0.01)
+  began = time.perf_counter()
+  searched(problem, useless, Budget(3.0))
+  taken = time.perf_counter() - began
+  share = len(useless.asked) * useless.seconds / (2 * taken)  # two chains
+  assert 0.0 < share < 0.15  # 5% of each chain, and a busy machine
+
+
+def test_a_worse_proposal_changes_nothing():
+  problem = wide_problem(3)
+  groups = GroupGraph(problem)
+  start = groups.nearest(np.zeros(groups.num_groups, np.int64))
+  search = Search(groups, 0, PATIENT, start)
+  search.run([start], Budget(1e4, 4000))
+  chain = search._chains[0]
+  chain.restart(chain.best)
+  before = chain.devices.copy(), chain.current_us, chain.best_us
+  chain.jump(np.zeros(groups.num_groups, np.int32))
+  assert (chain.devices == before[0]).all()
+  assert (chain.current_us, chain.best_us) == before[1:]
+  again = chain._state.op_devices.copy()
+  chain.restart(chain.devices)
+  assert (chain._state.op_devices == again).all()
+  assert chain.current_us == before[1]
+
+
+def test_a_budget_of_evaluations_asks_nobody():
+  # Whether a proposal pays is measured, and results must not depend on that.
+  problem = wide_problem(4)
+  proposer = Given(np.zeros(problem.graph.num_ops, np.int32))
+  searched(problem, proposer, Budget(1e4, 2000))
+  assert not proposer.asked

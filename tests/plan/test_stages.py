@@ -1,0 +1,33 @@
+"""Seconds of the stages of planning."""
+
+import time
+
+import pytest
+
+from tfplace.plan import Stages
+
+
+def test_a_stage_inside_another_counts_once():
+  stages, began = Stages(), time.monotonic()
+  with stages("estimate"):
+    time.sleep(0.05)
+    with stages.timed("extraction"):
+      time.sleep(0.1)
+      with stages("search"):
+        time.sleep(0.05)
+    with stages("search"):
+      time.sleep(0.05)
+  whole = time.monotonic() - began
+  assert sum(stages.seconds.values()) == pytest.approx(whole, abs=0.02)
+  assert stages.seconds["extraction"] == pytest.approx(0.1, abs=0.04)
+  assert stages.seconds["search"] == pytest.approx(0.1, abs=0.04)
+
+
+def test_a_stage_that_fails_is_timed_too():
+  stages = Stages()
+  with pytest.raises(ValueError, match="no"), stages("search"):
+    time.sleep(0.05)
+    raise ValueError("no")
+  with stages.timed("proof"):
+    pass
+  assert stages.seconds["search"] >= 0.05 > stages.seconds["proof"]

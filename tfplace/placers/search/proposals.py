@@ -1,0 +1,129 @@
+"""Large-neighborhood moves of a proposer inside the search, while they pay.
+
+A proposer, such as a policy, changes many groups of a placement at once. Each
+chain asks it about its best placement, as often as its proposals gain at least
+as much per second as the moves of the chain. Whether they do is tried again and
+again, for a small share of the time.
+"""
+
+import math
+import time
+from typing import Protocol
+
+import numpy as np
+
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search.chain import Chain
+from tfplace.placers.search.config import ProposalConfig
+from tfplace.placers.search.state import TimeOrder
+
+
+class Proposer(Protocol):
+  """Source of changed placements; safe in several threads."""
+
+  def propose(
+    self, devices: np.ndarray, number: int, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Changes [num_ops] allowed devices.
+
+    Args:
+      number: Number of the proposal, from 0 on.
+    """
+    ...
+
+
+class Proposals:
+  """Proposals for one chain, and what they gain per second.
+
+  Args:
+    groups: Groups of the problem that the proposer knows.
+    order: Renumbering of the problem in the search.
+  """
+
+  def __init__(
+    self,
+    proposer: Proposer,
+    groups: GroupGraph,
+    order: TimeOrder,
+    rng: np.random.Generator,
+    config: ProposalConfig,
+  ) -> None:
+    self._proposer = proposer
+    self._groups = groups
+    self._order = order
+    self._rng = rng
+    self._config = config
+    self._chain, self._proposed = _Gains(), _Gains()
+    self._at = time.perf_counter()
+    self._best_us = math.inf
+    self._number = 0
+
+  def skip(self, chain: Chain) -> None:
+    """Counts no gain of a chain that has taken over a placement."""
+    self._at = time.perf_counter()
+    self._best_us = min(self._best_us, chain.best_us)
+
+  def after_chunk(self, chain: Chain) -> None:
+    """Accounts for what the chain did since the last call; may propose."""
+    self._add(self._chain, chain)
+    while math.isfinite(chain.best_us) and self._pays:
+      self._propose(chain)
+
+  @property
+  def _pays(self) -> bool:
+    total = self._chain.total + self._proposed.total
+    if self._proposed.total <= self._config.trial_share * total:
+      return True
+    return self._proposed.rate > 0.0 and (
+      self._proposed.rate >= self._chain.rate
+    )
+
+  def _propose(self, chain: Chain) -> None:
+    groups, order = self._groups, self._order
+    base = groups.expand(order.leave(chain.best))
+    devices = self._proposer.propose(base, self._number, self._rng)
+    self._number += 1
+    chain.jump(order.enter(groups.contract(devices)))
+    self._add(self._proposed, chain)
+
+  def _add(self, gains: "_Gains", chain: Chain) -> None:
+    """Adds the gain and the seconds since the last call."""
+    gained = 0.0
+    if chain.best_us < self._best_us < math.inf:
+      gained = math.log(self._best_us / chain.best_us)
+    now = time.perf_counter()
+    seconds = now - self._at
+    self.skip(chain)
+    total = self._chain.total + self._proposed.total + seconds
+    for each in (self._chain, self._proposed):
+      each.forget(seconds, self._config.memory * total)
+    gains.add(gained, seconds)
+
+
+class _Gains:
+  """Gains and seconds that fade.
+
+  Attributes:
+    total: All seconds.
+  """
+
+  def __init__(self) -> None:
+    self.total = 0.0
+    self._gain = self._seconds = 0.0
+
+  @property
+  def rate(self) -> float:
+    """Recent gain per second."""
+    return self._gain / self._seconds if self._seconds > 0.0 else 0.0
+
+  def forget(self, seconds: float, memory: float) -> None:
+    """Fades while seconds pass; `memory` is the time constant."""
+    if memory > 0.0:
+      fade = math.exp(-seconds / memory)
+      self._gain *= fade
+      self._seconds *= fade
+
+  def add(self, gain: float, seconds: float) -> None:
+    self.total += seconds
+    self._gain += gain
+    self._seconds += seconds
