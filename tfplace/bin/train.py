@@ -62,16 +62,17 @@ def _define(values: flags.FlagValues) -> None:
   training_graphs.define(values)
   flags.DEFINE_list(
     "max_decisions",
-    ["0"],
+    None,
     "Maximum number of decisions per graph; groups are merged until it is met."
-    " 0 merges nothing. With several values, each graph is trained with each.",
+    " 0 merges nothing. With several values, each graph is trained with each."
+    " Default: that of the strategy.",
     flag_values=values,
   )
   flags.DEFINE_enum(
     "strategy",
-    "gdp",
+    "ordered",
     list(LEARNED),
-    "Learned strategy to train.",
+    "Learned strategy to train; auto asks ordered.",
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -111,12 +112,17 @@ def _define_directories(values: flags.FlagValues) -> None:
 def _define_numbers(values: flags.FlagValues) -> None:
   numbers = {
     "iterations": (200, 0, "PPO iterations, each on the next graph."),
-    "imitation_steps": (100, 0, "Imitation steps per graph, before PPO."),
+    "imitation_steps": (
+      None,
+      0,
+      "Imitation steps per graph, before PPO. Default: that of the strategy.",
+    ),
     "samples": (16, 2, "Placements sampled per iteration."),
     "search_evaluations": (
+      None,
       0,
-      0,
-      "Evaluations of annealing to improve the target of imitation.",
+      "Evaluations of annealing to improve the target of imitation. Default:"
+      " that of the strategy.",
     ),
     "visits": (1, 1, "For placeto: visits of each group per episode."),
     "checkpoint_every": (10, 1, "Iterations between checkpoints."),
@@ -144,9 +150,9 @@ def _define_numbers(values: flags.FlagValues) -> None:
   )
   flags.DEFINE_float(
     "elite",
-    1.0,
+    None,
     "For all but placeto: best share of an iteration's samples that is used for"
-    " training. 1 is plain PPO or REINFORCE.",
+    " training. 1 is plain PPO or REINFORCE. Default: that of the strategy.",
     lower_bound=0.01,
     upper_bound=1.0,
     flag_values=values,
@@ -265,7 +271,9 @@ def _requested(values: flags.FlagValues) -> dict[str, Any]:
   return {**given, "max_decisions": _levels(values)}
 
 
-def _levels(values: flags.FlagValues) -> tuple[int | None, ...]:
+def _levels(values: flags.FlagValues) -> tuple[int | None, ...] | None:
+  if values.max_decisions is None:
+    return None
   result: list[int | None] = []
   for text in values.max_decisions:
     if not cli.is_count(text):

@@ -14,6 +14,7 @@ from tfplace.learned.ordered.network import (
   OrderedNetwork,
   exportable,
 )
+from tfplace.learned.ordered.placer import SIZES
 from tfplace.learned.ordered.sampling import OrderedDraws, tables_of
 from tfplace.learned.policy_format import Exportable
 from tfplace.learned.sampling import Drawn
@@ -24,7 +25,7 @@ from tfplace.learned.train.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class OrderedPPOConfig(PPOConfig):
-  """Settings in addition to `PPOConfig`.
+  """Settings in addition to `PPOConfig`, and other defaults, found by trial.
 
   Attributes:
     temperature: Temperature of the logits in training.
@@ -35,6 +36,9 @@ class OrderedPPOConfig(PPOConfig):
       targets.
   """
 
+  entropy: float = 0.003
+  averaging: float = 0.998
+  elite: float = 0.25
   temperature: float = 1.0
   own_choices: float = 0.1
   same_features: float = 1e-5
@@ -53,6 +57,8 @@ class OrderedLearner(EncoderLearner):
   method_type: ClassVar[type] = OrderedPPOConfig
   network_class: ClassVar[type] = OrderedNetwork
   changes: ClassVar[bool] = True
+  imitation_steps: ClassVar[int] = 10
+  default_decisions: ClassVar[tuple[int | None, ...]] = SIZES
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)

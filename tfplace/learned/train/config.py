@@ -160,24 +160,27 @@ class Request:
       placements.
     init_from: Exported policy to start from; "shipped" is the one of the
       package.
-    imitation_steps: See `ImitationConfig.steps`.
-    max_decisions: Numbers of decisions; each graph is one task per number. None
-      keeps all groups.
-    search_evaluations: See `DemonstrationConfig`.
+    imitation_steps: See `ImitationConfig.steps`; None for the strategy's
+      default.
+    max_decisions: Numbers of decisions; each graph has tasks at each number,
+      where None keeps all groups. None for the strategy's default.
+    search_evaluations: See `DemonstrationConfig` and `ChangeConfig`; None for
+      the default.
     learning_rate: Learning rate of Adam; None for the strategy's default.
     entropy: Weight of the entropy; None for the strategy's default.
     algorithm, visits: Settings of Placeto, see `PlacetoConfig`.
-    elite: Setting of all strategies but Placeto, see `PPOConfig`.
+    elite: Setting of all strategies but Placeto, see `PPOConfig`; None for the
+      strategy's default.
   """
 
   checkpoint_dir: str
   export_dir: str
   init_from: str | None = None
   iterations: int = 200
-  imitation_steps: int = 100
+  imitation_steps: int | None = None
   samples: int = 16
-  max_decisions: tuple[int | None, ...] = (None,)
-  search_evaluations: int = 0
+  max_decisions: tuple[int | None, ...] | None = None
+  search_evaluations: int | None = None
   checkpoint_every: int = 10
   learning_rate: float | None = None
   entropy: float | None = None
@@ -185,16 +188,26 @@ class Request:
   strategy: str = "gdp"
   algorithm: str = "ppo"
   visits: int = 1
-  elite: float = 1.0
+  elite: float | None = None
+
+  @property
+  def decisions(self) -> tuple[int | None, ...]:
+    """Numbers of decisions, by default those of the strategy."""
+    if self.max_decisions is not None:
+      return self.max_decisions
+    return learner_type(self.strategy).default_decisions
 
   def config(self) -> TrainConfig:
     """Returns the configuration of the requested run."""
     learner = learner_type(self.strategy)
+    steps = self.imitation_steps
     return TrainConfig(
       iterations=self.iterations,
       seed=self.seed,
       strategy=self.strategy,
       checkpoint_every=self.checkpoint_every,
       method=learner.method_of(dataclasses.asdict(self)),
-      imitation=ImitationConfig(steps=self.imitation_steps),
+      imitation=ImitationConfig(
+        learner.imitation_steps if steps is None else steps
+      ),
     )

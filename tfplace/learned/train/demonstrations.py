@@ -9,7 +9,8 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,34 +75,50 @@ class Demonstration:
 def find(decisions: Decisions, config: DemonstrationConfig) -> Demonstration:
   """Returns the best placement, from the cache if it is there.
 
-  File names contain a digest of graph, cluster, decisions and config.
-
   Raises:
     TrainingError: A file cannot be read or written.
     InfeasibleError: No placement fits in memory.
   """
-  path = None
-  if config.folder is not None:
-    path = os.path.join(config.folder, _file_name(decisions, config))
-    if os.path.exists(path):
-      try:
-        with np.load(path) as found:
-          return Demonstration(found["best"], int(found["evaluations"]))
-      except _BROKEN_FILE as error:
-        raise TrainingError(f"{path!r} cannot be read: {error}") from error
-  result = search(decisions, config)
-  if path is not None:
+  found = kept(decisions, config, lambda: vars(search(decisions, config)))
+  return Demonstration(found["best"], int(found["evaluations"]))
+
+
+def kept(
+  decisions: Decisions,
+  config: Any,
+  search: Callable[[], Mapping[str, Any]],
+) -> Mapping[str, Any]:
+  """Returns arrays that a search finds, from the folder if they are there.
+
+  File names contain a digest of graph, cluster, decisions and config.
+
+  Args:
+    config: Dataclass of settings with a `folder`, which may be None.
+
+  Raises:
+    TrainingError: A file cannot be read or written.
+  """
+  if config.folder is None:
+    return search()
+  path = os.path.join(config.folder, _file_name(decisions, config))
+  if os.path.exists(path):
     try:
-      os.makedirs(os.path.dirname(path), exist_ok=True)
-      content = io.BytesIO()
-      np.savez(content, **vars(result))
-      files.write_bytes(path, content.getvalue())
-    except (OSError, FormatError) as error:
-      raise TrainingError(f"{path!r} cannot be written: {error}") from error
+      with np.load(path) as found:
+        return dict(found)
+    except _BROKEN_FILE as error:
+      raise TrainingError(f"{path!r} cannot be read: {error}") from error
+  result = search()
+  try:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    content = io.BytesIO()
+    np.savez(content, **result)
+    files.write_bytes(path, content.getvalue())
+  except (OSError, FormatError) as error:
+    raise TrainingError(f"{path!r} cannot be written: {error}") from error
   return result
 
 
-def _file_name(decisions: Decisions, config: DemonstrationConfig) -> str:
+def _file_name(decisions: Decisions, config: Any) -> str:
   problem = decisions.problem
   graph, cluster = problem.graph, problem.cluster
   about = dataclasses.replace(config, folder=None)

@@ -57,6 +57,10 @@ class Learner(tf.Module, abc.ABC):
     changes: True if the policy modifies an existing placement.
     sizes: Sizes of the network.
     inputs: Policy inputs of each graph, from `_extract`.
+    changes: Whether the policy changes given placements (`changes.py`).
+    imitation_steps: Default of `ImitationConfig.steps`.
+    default_decisions: Default numbers of decisions per graph; None keeps all
+      groups.
     policy: Network whose `variables` are those of an exported policy, in order.
     imitation_optimizer: Adam optimizer of the imitation.
 
@@ -68,6 +72,8 @@ class Learner(tf.Module, abc.ABC):
   method_type: ClassVar[type]
   max_decisions: ClassVar[int | None] = None
   changes: ClassVar[bool] = False
+  imitation_steps: ClassVar[int] = 100
+  default_decisions: ClassVar[tuple[int | None, ...]] = (None,)
   policy: Any
   imitation_optimizer: tf.keras.optimizers.Optimizer
 

@@ -70,8 +70,15 @@ class Task:
     return sampling.Context(self.decisions, self.evaluator, self.groupings)
 
   def named(self, choices: np.ndarray) -> np.ndarray:
-    """Permutes identical devices of [num_decisions] choices, see `named`."""
-    return named(choices, self.decisions, self.context.classes)
+    """Permutes identical devices of [num_decisions] choices.
+
+    They are named like the base, because other names would tell the policy to
+    move everything, or else in order of first use.
+    """
+    classes = self.context.classes
+    if self.decisions.base is None:
+      return symmetry.by_first_use(choices, classes)
+    return symmetry.named_like(choices, self.decisions.base_choices, classes)
 
   @functools.cached_property
   def _sampler(self) -> sampling.WorkerSampler | None:
@@ -106,13 +113,12 @@ def make_task(
   decisions: Decisions,
   evaluator: Evaluator,
   shown: DemonstrationConfig | None = None,
-  changes: bool = False,
   workers: Workers | None = None,
 ) -> Task:
   """Creates a task with the best demonstration as target.
 
-  With `changes`, the task is to modify that demonstration. Demonstrations are
-  always compared in the simulator, so that a resumed run has the same target.
+  Demonstrations are always compared in the simulator, so that a resumed run has
+  the same target.
 
   Raises:
     InfeasibleError: No demonstration fits in memory.
@@ -120,9 +126,7 @@ def make_task(
   found = demonstrations.find(decisions, shown or DemonstrationConfig())
   classes = symmetry.device_classes(decisions.problem.cluster)
   choices = decisions.to_choices(found.best)
-  if changes:
-    decisions = dataclasses.replace(decisions, base=found.best)
-  choices = named(choices, decisions, classes)
+  choices = symmetry.by_first_use(choices, classes)
   step_us = step_times(evaluator, decisions.to_devices(choices[None]))[0]
   known = bool(np.isfinite(step_us))
   if not known:
@@ -139,19 +143,6 @@ def make_task(
   if known:
     task.best_us, task.best = float(step_us), choices
   return task
-
-
-def named(
-  choices: np.ndarray, decisions: Decisions, classes: np.ndarray
-) -> np.ndarray:
-  """Permutes identical devices: like the base, or else in order of first use.
-
-  A policy that changes a placement sees its base, so a target with other names
-  would tell it to move everything.
-  """
-  if decisions.base is None:
-    return symmetry.by_first_use(choices, classes)
-  return symmetry.named_like(choices, decisions.base_choices, classes)
 
 
 def log_rewards(

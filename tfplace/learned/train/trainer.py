@@ -11,6 +11,7 @@ import pathlib
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +21,8 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
 from tfplace.learned import export, learner_type, policies
-from tfplace.learned.decisions import decisions_at
+from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.learned.train.changes import ChangeConfig, change_tasks
 from tfplace.learned.train.checkpoints import (
   Checkpoints,
   JsonState,
@@ -274,16 +276,14 @@ def open_trainer(
     InfeasibleError: No classical placement of a problem fits in memory.
   """
   export.check_export_dir(request.export_dir)
-  shown = DemonstrationConfig(
-    search_evaluations=request.search_evaluations,
-    seed=request.seed,
-    folder=os.path.join(request.checkpoint_dir, "teachers"),
-  )
-  changes = learner_type(request.strategy).changes
+  folder = os.path.join(request.checkpoint_dir, "teachers")
   tasks = [
-    make_task(decisions, make_evaluator(problem), shown, changes, workers)
+    task
     for problem in problems
-    for decisions in decisions_at(problem, request.max_decisions)
+    for decisions in decisions_at(problem, request.decisions)
+    for task in _tasks(
+      request, decisions, make_evaluator(problem), folder, workers
+    )
   ]
   start = request.init_from
   if start == "shipped":
@@ -297,6 +297,23 @@ def open_trainer(
   )
 
 
+def _tasks(
+  request: Request,
+  decisions: Decisions,
+  evaluator: Evaluator,
+  folder: str,
+  workers: Workers | None,
+) -> list[Task]:
+  options: dict[str, Any] = {"seed": request.seed, "folder": folder}
+  if request.search_evaluations is not None:
+    options["search_evaluations"] = request.search_evaluations
+  if learner_type(request.strategy).changes:
+    changed = ChangeConfig(**options)
+    return change_tasks(decisions, evaluator, changed, workers)
+  shown = DemonstrationConfig(**options)
+  return [make_task(decisions, evaluator, shown, workers)]
+
+
 def finish(trainer: Trainer, request: Request) -> None:
   """Exports the policy and the best placements of a completed run.
 
@@ -304,7 +321,7 @@ def finish(trainer: Trainer, request: Request) -> None:
     TrainingError: The export directory cannot be written.
   """
   exportable = dataclasses.replace(
-    trainer.learner.exportable(), decisions=request.max_decisions
+    trainer.learner.exportable(), decisions=request.decisions
   )
   export.export_policy(
     exportable, request.export_dir, lambda folder: _save_best(trainer, folder)
