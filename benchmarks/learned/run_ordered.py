@@ -19,7 +19,6 @@ from typing import Any
 from absl import flags
 
 from benchmarks.lib.command import Options
-from benchmarks.models import graph_sets
 from tfplace.core import Problem
 from tfplace.learned import training_process
 from tfplace.plan import graph_cache
@@ -42,6 +41,8 @@ _EXTRACT = OPTIONS.add("extract", False, "Only extracts the graphs.")
 
 def problems() -> Iterator[Problem]:
   """The wanted rows of the training set."""
+  from benchmarks.models import graph_sets  # Imports TensorFlow.
+
   for row in graph_sets.TRAINING:
     if re.search(_ROWS.value, row.label):
       yield row.problem(_CACHE.value)
