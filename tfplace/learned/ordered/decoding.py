@@ -114,13 +114,15 @@ def _decode(
       decision = np.int64(tables.decision_of[op])
       if device_of[decision] < 0:
         best: Index = np.int64(forced[row, decision])
-        open_devices(tables, state, decision)
-        if best >= 0:
-          state.candidates[best] = True
-        _look(tables, state, device_of, decision, op)
+        keeps = samples.observed.shape[1] > 0
+        if keeps or best < 0:  # Others need not look.
+          open_devices(tables, state, decision)
+          if best >= 0:
+            state.candidates[best] = True
+          _look(tables, state, device_of, decision, op)
         if best < 0:
           best = _score(head, state, decision, noise[row, decision])
-        if samples.observed.shape[1] > 0:
+        if keeps:
           for device in range(len(state.candidates)):
             copy(
               samples.observed[row, decision, device], state.observed[device]

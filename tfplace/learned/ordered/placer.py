@@ -22,6 +22,7 @@ from tfplace.learned.ordered.decoding import (
   Head,
   decode,
 )
+from tfplace.learned.ordered.neighborhoods import Neighborhoods
 from tfplace.learned.ordered.tables import (
   PartialTables,
   changed,
@@ -33,11 +34,6 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
 
-# Temperature of a sample, and bonus in nats for keeping a decision, which
-# reduces the changes of an overconfident policy.
-Turn = tuple[float, float]
-_FIRST: tuple[Turn, ...] = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
-_TURNS: tuple[Turn, ...] = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
 SIZES = (512,)  # numbers of decisions of a policy that names none
 
 
@@ -45,9 +41,9 @@ SIZES = (512,)  # numbers of decisions of a policy that names none
 class OrderedPlacer(PolicyPlacer):
   """Improves a placement decision by decision.
 
-  Each sample modifies the best placement so far. This is a learned
-  large-neighborhood search (Wu et al., arXiv 2107.07105) in which one pass
-  decides both what changes and how.
+  Each sample modifies the best placement so far, in a neighborhood. This is a
+  learned large-neighborhood search (Wu et al., arXiv 2107.07105); the first
+  samples decide both what changes and how.
 
   Attributes:
     samples: Maximum number of samples per size.
@@ -61,7 +57,7 @@ class OrderedPlacer(PolicyPlacer):
   """
 
   samples: int = 4096
-  patience: int = 32
+  patience: int = 128
   start: np.ndarray | None = None
   proposer: "OrderedProposer | None" = None
   sizes: tuple[int, ...] = SIZES
@@ -103,7 +99,7 @@ class OrderedPlacer(PolicyPlacer):
           return
         known = len(tracker.history)
         with contextlib.suppress(PlacementError):
-          tracker.offer(one.sample(base, rng, *turn_of(number)))
+          tracker.offer(one.sample(base, rng, number))
         if tracker.best is not None and len(tracker.history) > known:
           base, better = tracker.best[0], number
 
@@ -157,24 +153,35 @@ class Pass:
     self.decisions = decisions
     self._tables: PartialTables = partial_tables(decisions)
     self._head = policy_head(policy, decisions)
+    self._neighborhoods = Neighborhoods(self._tables)
+    self._known: tuple[np.ndarray, Decisions, PartialTables] | None = None
 
   def sample(
-    self,
-    base: np.ndarray,
-    rng: np.random.Generator,
-    temperature: float,
-    keeping: float,
+    self, base: np.ndarray, rng: np.random.Generator, number: int
   ) -> np.ndarray:
-    """Samples a change of [num_ops] devices; safe in several threads."""
+    """Samples a change of [num_ops] devices; safe in several threads.
+
+    Args:
+      number: Number of the sample, see `Neighborhoods.draw`.
+    """
+    decisions, tables = self._based(base)
+    shape, kept = tables.allowed.shape, decisions.base_choices
+    move = self._neighborhoods.draw(number, rng)
+    noise = rng.gumbel(size=shape) * move.temperature
+    noise[np.arange(shape[0]), kept] += move.keeping
+    forced = np.where(move.free, -1, kept).astype(np.int32)[None]
+    given = noise[None].astype(np.float32)
+    (choices,) = decode(tables, self._head, given, forced, False).choices
+    return decisions.to_devices(choices)
+
+  def _based(self, base: np.ndarray) -> tuple[Decisions, PartialTables]:
+    known = self._known  # One read: another thread may replace it.
+    if known is not None and np.array_equal(known[0], base):
+      return known[1:]
     decisions = dataclasses.replace(self.decisions, base=base)
     tables = changed(self._tables, decisions)
-    shape = tables.allowed.shape
-    noise = rng.gumbel(size=shape) * temperature
-    noise[np.arange(shape[0]), decisions.base_choices] += keeping
-    free = np.full((1, shape[0]), -1, np.int32)
-    given = noise[None].astype(np.float32)
-    (choices,) = decode(tables, self._head, given, free, False).choices
-    return decisions.to_devices(choices)
+    self._known = base, decisions, tables
+    return decisions, tables
 
 
 class OrderedProposer:
@@ -201,7 +208,7 @@ class OrderedProposer:
   ) -> np.ndarray:
     """See `placers.search.proposals.Proposer`."""
     one = self.passes[number % len(self.passes)]
-    return one.sample(devices, rng, *turn_of(number // len(self.passes)))
+    return one.sample(devices, rng, number // len(self.passes))
 
 
 def open_proposer(problem: Problem, policy: str | None) -> OrderedProposer:
@@ -219,13 +226,6 @@ def sizes_of(
 ) -> Sequence[int | None]:
   """Returns the numbers of decisions that a policy names, or the default."""
   return [n for n in policy.decisions() if n is not None] or default
-
-
-def turn_of(number: int) -> Turn:
-  """Returns temperature and bonus of a sample; the first are the surest."""
-  if number < len(_FIRST):
-    return _FIRST[number]
-  return _TURNS[(number - len(_FIRST)) % len(_TURNS)]
 
 
 def uniform_head(

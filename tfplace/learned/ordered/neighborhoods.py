@@ -1,0 +1,71 @@
+"""Which decisions a sample of `ordered` may change, and how freely."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.learned.ordered.tables import PartialTables
+
+# Of samples that may change everything: temperature, and bonus in nats for
+# keeping a decision, which reduces the changes of an overconfident policy. The
+# surest come first.
+_FIRST = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
+_TURNS = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
+_WHOLE = 20  # first samples, which may change everything
+_WHOLE_SHARE = 0.1  # of the later ones
+_WINDOWS = (8, 32, 96)  # decisions that are consecutive in time
+_TEMPERATURES = (0.5, 1.0)  # in a smaller neighborhood
+_KEEPING = (0.0, 1.0)
+
+
+class Move(NamedTuple):
+  """Attributes:
+  free: [N] bool decisions that may change; the others keep the base.
+  temperature: Of the samples.
+  keeping: Bonus in nats for keeping a decision.
+  """
+
+  free: np.ndarray
+  temperature: float
+  keeping: float
+
+
+class Neighborhoods:
+  """Neighborhoods of the decisions of a problem.
+
+  The first samples may change everything. Most later ones change decisions that
+  are consecutive in time, or one layer, in all microbatches or in one.
+  """
+
+  def __init__(self, tables: PartialTables) -> None:
+    self._number = len(tables.allowed)
+    labels = [tables.layer, tables.pair]
+    # A label of all decisions, or of each its own, tells nothing.
+    self._labels = [
+      label
+      for label in labels
+      if 1 < len(np.unique(label)) < max(2, self._number)
+    ]
+
+  def draw(self, number: int, rng: np.random.Generator) -> Move:
+    """Draws a neighborhood.
+
+    Args:
+      number: Number of the sample, from 0 on.
+    """
+    if number < _WHOLE or rng.random() < _WHOLE_SHARE:
+      turns = _FIRST if number < len(_FIRST) else _TURNS
+      turn = turns[(number - len(_FIRST)) % len(turns)]
+      return Move(np.ones(self._number, bool), *turn)
+    free = self._some(rng)
+    return Move(free, rng.choice(_TEMPERATURES), rng.choice(_KEEPING))
+
+  def _some(self, rng: np.random.Generator) -> np.ndarray:
+    center = int(rng.integers(self._number))
+    kind = int(rng.integers(1 + len(self._labels)))
+    if kind:
+      label = self._labels[kind - 1]
+      return label == label[center]
+    size = int(rng.choice(_WINDOWS))
+    at = np.arange(self._number)
+    return (at > center - size / 2) & (at <= center + size / 2)
