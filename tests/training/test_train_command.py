@@ -36,6 +36,7 @@ def start(tiny, name, *more):
     tiny,
     f"--checkpoint_dir={tiny / name}",
     f"--export_dir={tiny / name}_policy",
+    "--strategy=gdp",
     "--iterations=20",
     "--imitation_steps=5",
     "--samples=4",
@@ -111,6 +112,36 @@ def test_scalars_of_a_run_are_read_by_tensorboard(whole):
   check_scalars(scalars_of(whole / "whole" / "logs"), whole)
 
 
+@train_commands.needs_extra_train
+@pytest.mark.timeout(600)
+def test_minutes_end_a_run_that_can_go_on(tiny):
+  command = train_commands.train_command(
+    tiny,
+    f"--checkpoint_dir={tiny / 'c'}",
+    f"--export_dir={tiny / 'policy'}",
+    "--init_from=shipped",
+    "--search_evaluations=100",
+    "--minutes=0.3",
+  )
+  done = []
+  for _ in range(2):
+    began = time.monotonic()
+    run = subprocess.run(
+      command,
+      env=train_commands.environment(),
+      capture_output=True,
+      text=True,
+      check=True,
+    )
+    assert time.monotonic() - began >= 18.0
+    done.append(newest_checkpoint(tiny / "c"))
+    info = json.loads((tiny / "policy" / "policy.json").read_text())
+    assert info["strategy"] == "ordered"  # the default, and that of `auto`
+    assert load_policy(tiny / "policy", "ordered").weights
+  assert "continuing after step" in run.stdout
+  assert 0 < done[0] < done[1]
+
+
 def scalars_of(folder):
   """What TensorBoard's own reader finds: tag -> its steps, its values."""
   from tensorboard.backend.event_processing import event_accumulator
@@ -167,8 +198,8 @@ def check_scalars(scalars, tiny):
     (["--cluster=workers:2"], ["workers:2"]),
     (["--hint=yes"], ["hint"]),
     (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
-    (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not gdp"]),
-    (["--visits=2"], ["--visits=2", "placeto, not gdp"]),
+    (["--algorithm=reinforce"], ["--algorithm=reinforce", "placeto, not ordered"]),
+    (["--visits=2"], ["--visits=2", "placeto, not ordered"]),
     (["--microbatches=2"], ["--microbatches=2", "split them with tfplace-ext"]),
     (["--microbatches=auto"], ["--microbatches=auto", "give a number"]),
     (["--max_in_flight=2"], ["--max_in_flight=2", "traced already"]),
@@ -194,6 +225,8 @@ def check_scalars(scalars, tiny):
       ],
       ["--dask=local", "--reward=simulate"],
     ),
+    (["--minutes=1", "--iterations=9"], ["--minutes=1", "--iterations=9"]),
+    (["--minutes=-1"], ["minutes", "-1"]),
     (["--recompute=all"], ["--recompute=all is for the steps of"]),
     (["--recompute=auto"], ["only tfplace-place chooses it"]),
   ],

@@ -38,6 +38,7 @@ from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
 
 _START = "init"  # Name of the given placements among the results.
+_PROPOSES = "on whole steps, its policy proposes moves in a search of seconds"
 _MET = "a placement is known that is proven to be optimal, or nearly so"
 
 
@@ -79,6 +80,9 @@ class AutoConfig:
 @dataclasses.dataclass(frozen=True)
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
+
+  The policy changes the best placement of microbatched steps before the search.
+  Inside the search of any step it proposes moves while they pay.
 
   Attributes:
     learned: learned placers to run; () for none.
@@ -206,7 +210,7 @@ class _Run:
           self._attempt(strategy, ask)
       return
     ended = self.budget.cancelled or threading.Event()
-    jobs: dict[str, concurrent.futures.Future[Result]] = {}
+    jobs: dict[str, concurrent.futures.Future[Result | None]] = {}
     began_s = self.tracker.seconds
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       try:
@@ -228,6 +232,9 @@ class _Run:
     if self.is_met:
       self.skipped[strategy] = _MET
       return None
+    if not (self.budget.is_timed or self.placer.policy or self._is_split):
+      self.skipped[strategy] = _PROPOSES
+      return None
     left, config = self.tracker.left, self.config
     per_op_s = config.learned_setup_s_per_op
     setup_s = config.learned_setup_s + per_op_s * self.problem.graph.num_ops
@@ -244,13 +251,23 @@ class _Run:
     share = left.fraction(config.learned_share)
     return dataclasses.replace(share, seconds=setup_s + share.seconds)
 
-  def _ask(self, strategy: str, budget: Budget) -> Result:
-    """Runs a learned placer; keeps its proposer for the search."""
+  def _ask(self, strategy: str, budget: Budget) -> Result | None:
+    """Runs a learned placer; keeps its proposer for the search.
+
+    The shipped policy only proposes moves of whole steps: a search of these is
+    further ahead after the same seconds, and ends worse if it begins there.
+    """
     policy = self.placer.policy
     proposer = registry.open_proposer(strategy, policy, self.problem)
-    result = self._place(strategy, policy, budget, proposer)
+    result = None
+    if policy is not None or self._is_split:
+      result = self._place(strategy, policy, budget, proposer)
     self.proposer = self.proposer or proposer
     return result
+
+  @property
+  def _is_split(self) -> bool:
+    return self.problem.graph.num_microbatches > 1
 
   def search(self) -> None:
     if self.is_met:
@@ -268,6 +285,7 @@ class _Run:
       lambda: improve(
         *(tracker, self.groups, starts, self.seed, self.config.search),
         self.proposer,
+        self._other_start,
       ),
     )
 
@@ -309,8 +327,18 @@ class _Run:
   def _starts(self) -> list[Result]:
     """Returns the starts of the search: the given one, then the best."""
     given = [r for r in self.tried if r.strategy == _START]
-    best = best_first(self.tried)[: self.config.starts]
+    known = [r for r in self.tried if r.strategy not in registry.LEARNED]
+    best = best_first(known)[: self.config.starts]
     return [*given, *(r for r in best if r not in given)]
+
+  @property
+  def _other_start(self) -> np.ndarray | None:
+    """Returns the placement of a policy if it is the best so far."""
+    if not self.tried:
+      return None
+    best = best_first(self.tried)[0]
+    is_learned = best.strategy in registry.LEARNED
+    return best.placement.devices if is_learned else None
 
   def _place(
     self,
@@ -329,16 +357,18 @@ class _Run:
   def _attempt(
     self,
     strategy: str,
-    find: Callable[[], Result],
+    find: Callable[[], Result | None],
     began_s: float | None = None,
   ) -> None:
-    """Runs a strategy; records its result, or its failure of any kind."""
+    """Runs a strategy; records its result, if any, or its failure."""
     began_s = self.tracker.seconds if began_s is None else began_s
     before = self.tracker.evaluations
     try:
       result = find()
     except Exception as error:
       self._note(strategy, error)
+      return
+    if result is None:
       return
     self.tracker.history += [
       dataclasses.replace(

@@ -91,6 +91,7 @@ def improve(
   seed: int,
   config: SearchConfig,
   proposer: Proposer | None = None,
+  other: np.ndarray | None = None,
 ) -> Result:
   """Searches from [num_ops] starts with the remaining budget.
 
@@ -101,6 +102,7 @@ def improve(
 
   Args:
     proposer: See `Search`.
+    other: [num_ops] devices of a further start, see `Search.run`.
 
   Returns:
     The best of the starts and of the search, according to the tracker's
@@ -108,7 +110,7 @@ def improve(
   """
   if not starts:
     starts = [_start(tracker, groups, seed, config)]
-  for start in starts:
+  for start in [*starts, *([] if other is None else [other])]:
     tracker.offer(start)
   setup_s = config.setup_s + config.setup_device_s * groups.num_devices
   if tracker.is_met or _is_short(tracker, groups, setup_s):
@@ -134,7 +136,8 @@ def improve(
       HistoryPoint(tracker.seconds, total, step_time_us, tracker.name)
     )
 
-  search.run(first, budget, improved)
+  contracted = None if other is None else groups.contract(other)
+  search.run(first, budget, improved, contracted)
   tracker.evaluations += search.evaluations
   if search.best is not None:
     tracker.offer(groups.expand(search.best))

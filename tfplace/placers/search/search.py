@@ -91,6 +91,7 @@ class Search:
     starts: Sequence[np.ndarray],
     budget: Budget,
     improved: Improved | None = None,
+    other: np.ndarray | None = None,
   ) -> None:
     """Searches until the budget is spent and sets `best`.
 
@@ -99,6 +100,8 @@ class Search:
         first.
       budget: Remaining seconds, or placements for this call.
       improved: Called with each new best step time and the evaluations so far.
+      other: Start of another origin, such as a policy's. It is swept whatever
+        its step time is, and whatever it is, the best starts are swept, too.
     """
     if not self._num_movable or not len(starts):
       return
@@ -114,6 +117,11 @@ class Search:
       return
     near_us = self._config.near * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
+    if other is not None:
+      more = self._order.enter(other)
+      self._evaluate([more])
+      near.insert(0, more)
+      starts.insert(0, more)
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
       self._sweep(pool, near, budget.minus(self.evaluations - before))
       rounds = self._rounds(budget.minus(self.evaluations - before))
@@ -220,7 +228,7 @@ class Search:
     for until in self._scale.stages:
       jobs = [
         pool.submit(
-          chain.anneal, rounds, number, hot, until, is_done, self._tell
+          chain.anneal, rounds, number, hot, until, is_done, self._annealed
         )
         for chain, hot in zip(self._chains, hot_us, strict=True)
       ]
@@ -258,9 +266,12 @@ class Search:
     if self._proposals:
       self._proposals[self._chains.index(chain)].skip(chain)
 
-  def _tell(self, chain: Chain) -> None:
+  def _annealed(self, chain: Chain) -> None:
     if self._proposals:
       self._proposals[self._chains.index(chain)].after_chunk(chain)
+    self._tell(chain)
+
+  def _tell(self, chain: Chain) -> None:
     with self._lock:
       found = chain.best_us
       if found < self._told_us:
