@@ -1,6 +1,9 @@
 """Moves that a proposer makes inside the search."""
 
+import dataclasses
+import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -8,6 +11,10 @@ import pytest
 from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
+from tfplace.errors import TfplaceError
+from tfplace.placers import auto as auto_module
+from tfplace.placers import registry
+from tfplace.placers.auto import AutoConfig, AutoPlacer
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
 from tfplace.placers.search.config import SearchConfig
@@ -112,3 +119,103 @@ def test_a_budget_of_evaluations_asks_nobody():
   proposer = Given(np.zeros(problem.graph.num_ops, np.int32))
   searched(problem, proposer, Budget(1e4, 2000))
   assert not proposer.asked
+
+
+class Asked:
+  """A placer that must not run, and a proposer that counts."""
+
+  def __init__(self, monkeypatch):
+    self.placed = self.proposed = 0
+    known = registry.get_placer
+    monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
+    monkeypatch.setattr(registry, "open_proposer", lambda *_: self)
+    monkeypatch.setattr(
+      registry,
+      "get_placer",
+      lambda name, *given, **more: (
+        self if name == "ordered" else known(name, *given, **more)
+      ),
+    )
+
+  def place(self, problem, evaluator, budget, seed):
+    self.placed += 1
+    return get_placer("single").place(problem, evaluator, budget, seed)
+
+  def propose(self, devices, number, rng):
+    self.proposed += 1
+    return devices
+
+
+def split(problem):
+  half = np.arange(problem.graph.num_ops, dtype=np.int32) % 2
+  graph = dataclasses.replace(problem.graph, microbatch=half)
+  return Problem(graph, problem.cluster)
+
+
+@pytest.mark.parametrize(
+  "is_split, policy, evaluations, placed, proposed",
+  [
+    (False, None, None, 0, True),
+    (True, None, None, 1, True),
+    (False, "mine", None, 1, True),
+    (False, None, 2000, 0, False),
+    (True, None, 2000, 1, False),
+  ],
+)
+def test_when_auto_asks_a_policy(
+  is_split, policy, evaluations, placed, proposed, monkeypatch
+):
+  asked = Asked(monkeypatch)
+  problem = split(wide_problem(5)) if is_split else wide_problem(5)
+  config = AutoConfig(learned_least_s=0.1, search=PATIENT)
+  auto = AutoPlacer(learned=("ordered",), policy=policy, config=config)
+  if policy is not None:
+    monkeypatch.setattr(registry, "named", lambda **_: ("ordered",))
+  seconds = 1.0 if evaluations is None else 1e4
+  budget = Budget(seconds, evaluations)
+  result = auto.place(problem, Simulator(problem), budget, 0)
+  assert asked.placed == placed
+  assert (asked.proposed > 0) == proposed
+  tried = [each.strategy for each in result.tried]
+  assert len(tried) == len(set(tried)) + placed  # it calls itself single
+
+
+def test_a_policy_that_fails_beside_the_others_is_named(monkeypatch):
+  def broken(*_):
+    raise TfplaceError("no such policy")
+
+  Asked(monkeypatch)
+  monkeypatch.setattr(registry, "open_proposer", broken)
+  problem = split(wide_problem(6))
+  auto = AutoPlacer(config=AutoConfig(learned_least_s=0.1))
+  result = auto.place(problem, Simulator(problem), Budget(0.5), 0)
+  assert result.skipped["ordered"] == "no such policy"
+  assert "annealing" in [each.strategy for each in result.tried]
+
+
+def test_what_interrupts_the_placers_ends_the_policy(monkeypatch):
+  asked = Asked(monkeypatch)
+
+  def slow(problem, evaluator, budget, seed):
+    while not budget.minus(0).is_over:  # a new budget sees the end, too
+      time.sleep(0.01)
+    return get_placer("single").place(problem, evaluator, budget, seed)
+
+  def interrupted(*_):
+    raise KeyboardInterrupt
+
+  asked.place = slow
+  monkeypatch.setattr(auto_module._Run, "search", interrupted)
+  real = auto_module._Run.attempt_classical
+
+  def attempt(run, strategy):
+    if strategy == "metis":
+      raise KeyboardInterrupt
+    real(run, strategy)
+
+  monkeypatch.setattr(auto_module._Run, "attempt_classical", attempt)
+  problem = split(wide_problem(7))
+  began = time.monotonic()
+  with pytest.raises(KeyboardInterrupt):
+    AutoPlacer().place(problem, Simulator(problem), Budget(600.0), 0)
+  assert time.monotonic() - began < 60.0  # it had 90 s
