@@ -57,7 +57,7 @@ class OrderedPlacer(PolicyPlacer):
   """
 
   samples: int = 4096
-  patience: int = 128
+  patience: int = 512
   start: np.ndarray | None = None
   proposer: "OrderedProposer | None" = None
   sizes: tuple[int, ...] = SIZES
