@@ -158,7 +158,7 @@ def _placed(
 ) -> dict[str, list[float]]:
   """Arm -> step times of `auto` in us."""
   graph, devices = tfplace.load_graph(path), cluster_preset(cluster)
-  warm_up("auto", devices.has_message_costs, True)
+  warm_up("auto", devices.has_message_costs)
   policies = {"without": None, "shipped": None, "tuned": str(policy)}
   found: dict[str, list[float]] = {arm: [] for arm in ARMS}
   for seed in values.seeds:

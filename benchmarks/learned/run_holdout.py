@@ -123,9 +123,8 @@ class _Opened:
     if self._problem is None:
       self._problem = self._row.problem(self._cache_dir)
       message_costs = self._problem.cluster.has_message_costs
-      is_split = self._problem.graph.num_microbatches > 1
       for strategy in ("auto", *classical(self._problem)):
-        warm_up(strategy, message_costs, is_split)
+        warm_up(strategy, message_costs)
     return self._problem
 
 

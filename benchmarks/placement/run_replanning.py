@@ -70,7 +70,7 @@ def main(values: flags.FlagValues) -> None:
   settings = {name: values[name].value for name in ("on", "old_s", "seeds")}
   saved = saved_rows.SavedRows(values.out, settings)
   cli.load_tensorflow()
-  placers.warm_up("auto", cluster.has_message_costs, True)
+  placers.warm_up("auto", cluster.has_message_costs)
   rows: dict[tuple[str, str], dict[str, dict]] = {}
   for name, read in graphs:
     step = Step(read, cluster, values.old_s)

@@ -150,8 +150,7 @@ def test_what_split_steps_need_is_compiled_before_the_seconds_count(
   step = Step()
   opened = []
   chosen(lambda microbatches: opened.append(len(calls)) or step(microbatches))
-  # Nothing is split before the policy of split steps is there.
-  assert calls[0] == ("auto", False, True)
+  assert calls[0] == ("auto", False)
   assert opened[:2] == [0, 1]
 
 

@@ -115,8 +115,7 @@ def place(
 
   if evaluator is None:
     check_memory(problem)
-  is_split = problem.graph.num_microbatches > 1
-  warm_up(strategy, problem.cluster.has_message_costs, is_split)
+  warm_up(strategy, problem.cluster.has_message_costs)
   budget = Budget(budget_s, max_evaluations, gap)
   if order == AUTO:
     searches = registry.STRATEGIES[strategy].accepts_start
@@ -209,18 +208,14 @@ def _start(problem: Problem, placement: Start) -> np.ndarray:
 
 
 @functools.cache
-def warm_up(
-  strategy: str, message_costs: bool = False, is_split: bool = False
-) -> None:
+def warm_up(strategy: str, message_costs: bool = False) -> None:
   """Compiles a strategy by placing a graph of four ops with all its parts.
 
   Args:
     strategy: one of `registry.STRATEGIES`; of a learned one, only the simulator
-      is compiled.
+      is compiled, and of `auto` the learned ones only if TensorFlow is loaded.
     message_costs: compile for links that occupy their endpoint devices (see
       `Cluster.has_message_costs`). Each case is compiled separately.
-    is_split: also run the learned strategies of `auto` for microbatched steps,
-      if TensorFlow is loaded.
 
   Raises:
     TfplaceError: the strategy is unknown; lists the choices.
@@ -231,9 +226,7 @@ def warm_up(
   problem = _diamond(message_costs)
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
-  asked = (
-    registry.LEARNED_IN_AUTO if is_split and "tensorflow" in sys.modules else ()
-  )
+  asked = registry.LEARNED_IN_AUTO if "tensorflow" in sys.modules else ()
   if strategy == "auto":
     parts = (*registry.CLASSICAL, "pipeline", "annealing", *asked)
   elif strategy in registry.LEARNED:

@@ -109,8 +109,7 @@ def search(
     TfplaceError: the placer fails.
   """
   stage = Stages() if show is None else show
-  is_divided = problem.graph.num_microbatches > 1
-  compile_placers(problem, config, stage, is_divided)
+  compile_placers(problem, config, stage)
   with stage("proof", " of how fast a step can be at best"):
     problem, left_s = bounds.tightened_within(problem, config.budget_s)
   detail = f" by {config.strategy}, for up to {left_s:.0f} s"
@@ -182,19 +181,16 @@ def find_placement(
 
 
 def compile_placers(
-  problem: Problem, config: PlanConfig, stage: Stages, is_divided: bool
+  problem: Problem, config: PlanConfig, stage: Stages
 ) -> None:
   """Compiles and loads the placers of a strategy outside its budget.
 
-  With `is_divided`, the code for microbatched steps is compiled, too. Workers
-  compile when they first search.
+  Workers compile when they first search.
   """
   if config.workers is not None:
     return
   with stage("compiling the placers", ", once per installation"):
-    placers.warm_up(
-      config.strategy, problem.cluster.has_message_costs, is_divided
-    )
+    placers.warm_up(config.strategy, problem.cluster.has_message_costs)
     bounds.warm_up()
 
 

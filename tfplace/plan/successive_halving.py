@@ -123,7 +123,7 @@ class SuccessiveHalving:
     whole.variant = self._open(whole.microbatches)
     self.arms.append(whole)
     problem = whole.variant.problem
-    compile_placers(problem, self._config, self._show, is_divided=True)
+    compile_placers(problem, self._config, self._show)
     self._single = _on_one_device(problem, self._config.seed)
     self._hints = problem.graph.num_ops <= halving.most_hint_ops
     devices = num_working_devices(problem)

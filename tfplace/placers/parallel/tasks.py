@@ -116,7 +116,7 @@ def warm_up_workers(
 def _warm_up(strategy: str, message_costs: bool, asks_policy: bool) -> None:
   if asks_policy or strategy in registry.LEARNED:
     importlib.import_module("tensorflow")
-  warm_up(strategy, message_costs, asks_policy)
+  warm_up(strategy, message_costs)
   warm_up("annealing", message_costs)
 
 
