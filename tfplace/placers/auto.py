@@ -49,8 +49,8 @@ class AutoConfig:
   # Share of the remaining seconds for a classical placer that limits itself
   # (the linear program of m-SCT, Scotch).
   classical_share: float = 0.25
-  # Share of the remaining budget for the learned policy's own placement, besides
-  # its setup. It ends early once its samples no longer improve.
+  # Share of the remaining budget for the placement of the learned policy,
+  # besides its setup. It ends early once its samples no longer improve.
   learned_share: float = 0.5
   # Setup seconds of the policy, and further ones per op.
   learned_setup_s: float = 0.3

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tfplace.learned.encoder.learner import EncoderLearner
 from tfplace.learned.ordered.agent import OrderedActor, observations
 from tfplace.learned.ordered.decoding import Head, Samples, decode
+from tfplace.learned.ordered.neighborhoods import Neighborhoods
 from tfplace.learned.ordered.network import (
   OrderedConfig,
   OrderedNetwork,
@@ -32,6 +33,9 @@ class OrderedPPOConfig(PPOConfig):
     own_choices: Fraction of the decisions on an imitated path that the policy
       makes itself, in every second pass. The policy thus learns how to continue
       after a mistake.
+    neighborhoods: Fraction of the iterations whose samples change only the
+      decisions of one of `Neighborhoods`, as most samples of the placer do.
+      Their rewards differ by fewer decisions, so each learns more of its own.
     same_features: Devices whose features differ less are equivalent imitation
       targets.
   """
@@ -41,6 +45,7 @@ class OrderedPPOConfig(PPOConfig):
   elite: float = 0.25
   temperature: float = 1.0
   own_choices: float = 0.1
+  neighborhoods: float = 0.75
   same_features: float = 1e-5
 
 
@@ -63,6 +68,7 @@ class OrderedLearner(EncoderLearner):
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
     self._tables = [task.context.derived(tables_of) for task in tasks]
+    self._neighborhoods = [Neighborhoods(tables) for tables in self._tables]
     self._tell = tf.function(
       lambda graph: (*self.policy(self._bank.get(graph)), *self.policy.head()),
       autograph=False,
@@ -113,16 +119,27 @@ class OrderedLearner(EncoderLearner):
     noise = rng.gumbel(size=shape).astype(np.float32)
     noise *= np.float32(self._method.temperature)
     noise[0] = 0.0
-    forced = np.full(shape[:2], -1, np.int32)
     task = self._tasks[graph]
+    kept = task.decisions.base_choices
+    free = self._free(graph, rng)
+    forced = np.where(free, -1, kept)[None].repeat(shape[0], 0).astype(np.int32)
     if task.best is not None:
-      forced[-1] = task.best
+      forced[-1] = np.where(free, task.best, kept)
     drawn = task.draw(OrderedDraws(self._head(graph), noise, forced))
     others = Samples(
       drawn.choices[1:], drawn.observed[1:], drawn.candidates[1:]
     )
+    # What is not free has one choice, and so teaches nothing.
+    others.candidates[:, ~free] = kept[~free, None] == np.arange(shape[2])
     first, info = self._look(observations(self._bank, graph, others))
     return Drawn(drawn.choices, drawn.step_us), first, info
+
+  def _free(self, graph: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws the [N] bool decisions that samples of an iteration may change."""
+    known = self._tasks[graph].decisions.base is not None
+    if known and rng.random() < self._method.neighborhoods:
+      return self._neighborhoods[graph].some(rng)
+    return np.ones(self._shape(graph)[0], bool)
 
   def _head(self, graph: int) -> Head:
     return Head(*(part.numpy() for part in self._tell(tf.constant(graph))))

@@ -57,10 +57,11 @@ class Neighborhoods:
       turns = _FIRST if number < len(_FIRST) else _TURNS
       turn = turns[(number - len(_FIRST)) % len(turns)]
       return Move(np.ones(self._number, bool), *turn)
-    free = self._some(rng)
+    free = self.some(rng)
     return Move(free, rng.choice(_TEMPERATURES), rng.choice(_KEEPING))
 
-  def _some(self, rng: np.random.Generator) -> np.ndarray:
+  def some(self, rng: np.random.Generator) -> np.ndarray:
+    """Draws [N] bool decisions, fewer than all where there are many."""
     center = int(rng.integers(self._number))
     kind = int(rng.integers(1 + len(self._labels)))
     if kind:
