@@ -14,6 +14,7 @@ from tfplace import Simulator, core
 from tfplace.core.budget import Budget
 from tfplace.learned import export, policies
 from tfplace.learned.decisions import group_decisions
+from tfplace.learned.encoder.learner import logits_of
 from tfplace.learned.ordered.decoding import decode
 from tfplace.learned.ordered.learner import (
   OrderedLearner,
@@ -154,7 +155,7 @@ def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
   problem = problem_of(random_graph(30, seed=5), gpus(3))
   task, start = task_of(problem), np.zeros((1, problem.graph.num_ops), np.int32)
   task.decisions = dataclasses.replace(task.decisions, base=start[0])
-  learner = learner_of([task])
+  learner = learner_of([task], neighborhoods=0.0)
   with run_eagerly():
     learner.imitate(0)
   learner._average.restart()
@@ -163,7 +164,37 @@ def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
   one = Pass(task.decisions, policy)
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
   rng = np.random.default_rng(0)
-  tracker.offer(one.sample(task.decisions.base, rng, 0.0, 0.0))
+  tracker.offer(one.sample(task.decisions.base, rng, 0))  # the greedy one
   with run_eagerly():
     step = learner.improve(0, np.random.default_rng(0))
   assert tracker.best[1].step_time_us == step.greedy_us
+
+
+def test_samples_in_a_neighborhood_teach_nothing_about_the_others():
+  problem = problem_of(random_graph(200, seed=6), gpus(3))
+  task, base = task_of(problem), np.ones(problem.graph.num_ops, np.int32)
+  task.decisions = dataclasses.replace(task.decisions, base=base)
+  task.best = np.full(200, 2, np.int32)  # outside, it is not to be imitated
+  learner = learner_of([task], neighborhoods=1.0)
+  rng = np.random.default_rng(1)
+  free = learner._free(0, np.random.default_rng(1))
+  assert 0 < free.sum() < 200
+  with run_eagerly():
+    drawn, _, info = learner._sample(0, rng)
+  assert (drawn.choices[:, ~free] == 1).all()
+  assert (drawn.choices[:, free] != 1).any()
+  assert (drawn.choices[-1, free] == 2).all()
+  logits = logits_of(info)[:, :200]
+  probs = tf.nn.softmax(logits, axis=-1).numpy()
+  assert (probs[:, ~free, 1] == 1.0).all()  # no gradient, no entropy
+  assert (probs[:, free].max(axis=-1) < 1.0).all()
+
+
+def test_many_iterations_change_everything():
+  problem = problem_of(random_graph(200, seed=6), gpus(3))
+  task, base = task_of(problem), np.ones(problem.graph.num_ops, np.int32)
+  task.decisions = dataclasses.replace(task.decisions, base=base)
+  learner = learner_of([task], neighborhoods=0.5)
+  rng = np.random.default_rng(0)
+  sizes = [int(learner._free(0, rng).sum()) for _ in range(100)]
+  assert 25 <= sizes.count(200) <= 75
