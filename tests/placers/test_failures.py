@@ -104,8 +104,8 @@ def failing(monkeypatch, names, error):
     def place(self, *_):
       raise error
 
-  def get_placer(name, *arguments):
-    return Failing() if name in names else known(name, *arguments)
+  def get_placer(name, *arguments, **more):
+    return Failing() if name in names else known(name, *arguments, **more)
 
   def search(*arguments):
     if "annealing" in names:
