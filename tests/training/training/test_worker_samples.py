@@ -21,6 +21,7 @@ from tfplace.learned.ordered.sampling import OrderedDraws
 from tfplace.learned.placeto.features import Looks
 from tfplace.learned.sampling import Given
 from tfplace.learned.train import config
+from tfplace.learned.train.changes import change_tasks
 from tfplace.learned.train.tasks import make_task
 from tfplace.learned.train.trainer import Trainer
 from tfplace.placers.parallel import workers as workers_lib
@@ -69,12 +70,11 @@ def trained(strategy, workers=None):
   if strategy in ("gdp", "ordered"):
     small |= {"sage_layers": 1, "attention_layers": 1, "heads": 2}
   problem = problem_of(random_graph(6, seed=1, cpu_only=True), gpus(2, True))
-  task = make_task(
-    group_decisions(problem),
-    Simulator(problem),
-    changes=make.changes,
-    workers=workers,
-  )
+  decisions, simulator = group_decisions(problem), Simulator(problem)
+  if make.changes:
+    task = change_tasks(decisions, simulator, workers=workers)[0]
+  else:
+    task = make_task(decisions, simulator, workers=workers)
   settings = config.TrainConfig(
     strategy=strategy,
     iterations=3,
