@@ -110,7 +110,7 @@ def test_auto_says_why_a_strategy_gave_nothing(monkeypatch):
   monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
   result = run(problems.two_halves(), "auto")
   assert "no device of kind 'CPU'" in result.skipped["cpu"]
-  assert "on whole steps" in result.skipped["ordered"]
+  assert "microbatches" in result.skipped["ordered"]
 
 
 def test_auto_leaves_out_strategies_that_are_not_in_auto(monkeypatch):

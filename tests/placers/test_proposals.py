@@ -155,7 +155,7 @@ def split(problem):
 @pytest.mark.parametrize(
   "is_split, policy, evaluations, placed, proposed",
   [
-    (False, None, None, 0, True),
+    (False, None, None, 0, False),
     (True, None, None, 1, True),
     (False, "mine", None, 1, True),
     (False, None, 2000, 0, False),

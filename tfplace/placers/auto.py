@@ -38,7 +38,6 @@ from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
 
 _START = "init"  # Name of the given placements among the results.
-_PROPOSES = "on whole steps, its policy proposes moves in a search of seconds"
 _MET = "a placement is known that is proven to be optimal, or nearly so"
 
 
@@ -81,8 +80,10 @@ class AutoConfig:
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
 
-  The policy changes the best placement of microbatched steps before the search.
-  Inside the search of any step it proposes moves while they pay.
+  The policy changes the best placement before the search, and inside it proposes
+  moves while they pay. The shipped policy is only asked about microbatched
+  steps: on others its samples are no better than random changes, and a search
+  without them is further ahead after the same seconds.
 
   Attributes:
     learned: learned placers to run; () for none.
@@ -210,7 +211,7 @@ class _Run:
           self._attempt(strategy, ask)
       return
     ended = self.budget.cancelled or threading.Event()
-    jobs: dict[str, concurrent.futures.Future[Result | None]] = {}
+    jobs: dict[str, concurrent.futures.Future[Result]] = {}
     began_s = self.tracker.seconds
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       try:
@@ -232,8 +233,9 @@ class _Run:
     if self.is_met:
       self.skipped[strategy] = _MET
       return None
-    if not (self.budget.is_timed or self.placer.policy or self._is_split):
-      self.skipped[strategy] = _PROPOSES
+    is_split = self.problem.graph.num_microbatches > 1
+    if self.placer.policy is None and not is_split:
+      self.skipped[strategy] = "its policy is for steps in microbatches"
       return None
     left, config = self.tracker.left, self.config
     per_op_s = config.learned_setup_s_per_op
@@ -251,23 +253,13 @@ class _Run:
     share = left.fraction(config.learned_share)
     return dataclasses.replace(share, seconds=setup_s + share.seconds)
 
-  def _ask(self, strategy: str, budget: Budget) -> Result | None:
-    """Runs a learned placer; keeps its proposer for the search.
-
-    The shipped policy only proposes moves of whole steps: a search of these is
-    further ahead after the same seconds, and ends worse if it begins there.
-    """
+  def _ask(self, strategy: str, budget: Budget) -> Result:
+    """Runs a learned placer; keeps its proposer for the search."""
     policy = self.placer.policy
     proposer = registry.open_proposer(strategy, policy, self.problem)
-    result = None
-    if policy is not None or self._is_split:
-      result = self._place(strategy, policy, budget, proposer)
+    result = self._place(strategy, policy, budget, proposer)
     self.proposer = self.proposer or proposer
     return result
-
-  @property
-  def _is_split(self) -> bool:
-    return self.problem.graph.num_microbatches > 1
 
   def search(self) -> None:
     if self.is_met:
@@ -357,18 +349,16 @@ class _Run:
   def _attempt(
     self,
     strategy: str,
-    find: Callable[[], Result | None],
+    find: Callable[[], Result],
     began_s: float | None = None,
   ) -> None:
-    """Runs a strategy; records its result, if any, or its failure."""
+    """Runs a strategy; records its result, or its failure of any kind."""
     began_s = self.tracker.seconds if began_s is None else began_s
     before = self.tracker.evaluations
     try:
       result = find()
     except Exception as error:
       self._note(strategy, error)
-      return
-    if result is None:
       return
     self.tracker.history += [
       dataclasses.replace(
