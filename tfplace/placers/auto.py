@@ -80,8 +80,8 @@ class AutoConfig:
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
 
-  The policy changes the best placement before the search, and inside it proposes
-  moves while they pay. The shipped policy is only asked about microbatched
+  The policy changes the best placement before the search, and proposes moves
+  inside it while they pay. The shipped policy is only asked about microbatched
   steps: on others its samples are no better than random changes, and a search
   without them is further ahead after the same seconds.
 
