@@ -19,10 +19,12 @@ _KEEPING = (0.0, 1.0)
 
 
 class Move(NamedTuple):
-  """Attributes:
-  free: [N] bool decisions that may change; the others keep the base.
-  temperature: Of the samples.
-  keeping: Bonus in nats for keeping a decision.
+  """What a sample may change, and how freely.
+
+  Attributes:
+    free: [N] bool decisions that may change; the others keep the base.
+    temperature: Temperature of the choices.
+    keeping: Bonus in nats for keeping a decision.
   """
 
   free: np.ndarray
