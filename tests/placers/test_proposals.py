@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import threading
 import time
 import types
 
@@ -219,3 +220,25 @@ def test_what_interrupts_the_placers_ends_the_policy(monkeypatch):
   with pytest.raises(KeyboardInterrupt):
     AutoPlacer().place(problem, Simulator(problem), Budget(600.0), 0)
   assert time.monotonic() - began < 60.0  # it had 90 s
+
+
+def test_a_given_evaluator_serves_one_thread(monkeypatch):
+  class Evaluator:
+    def __init__(self, problem):
+      self.problem, self.threads = problem, set()
+      self._simulator = Simulator(problem)
+
+    def evaluate(self, placements):
+      self.threads.add(threading.get_ident())
+      return self._simulator.evaluate(placements)
+
+  asked = Asked(monkeypatch)
+  asked.place = lambda problem, evaluator, budget, seed: get_placer(
+    "single"
+  ).place(problem, evaluator, budget, seed)
+  problem = split(wide_problem(8))
+  evaluator = Evaluator(problem)
+  auto = AutoPlacer(config=AutoConfig(learned_least_s=0.1))
+  result = auto.place(problem, evaluator, Budget(1.0), 0)
+  assert evaluator.threads == {threading.get_ident()}
+  assert "ordered" not in result.skipped

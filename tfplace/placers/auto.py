@@ -36,6 +36,7 @@ from tfplace.placers.search.annealing import (
 )
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
+from tfplace.simulate import Simulator
 
 _START = "init"  # Name of the given placements among the results.
 _MET = "a placement is known that is proven to be optimal, or nearly so"
@@ -199,10 +200,12 @@ class _Run:
   def learning(self, strategies: Sequence[str]) -> Iterator[None]:
     """Runs learned placers beside the body, from the best placement so far.
 
-    If evaluations are the budget, they run after it, because results must not
-    depend on the machine.
+    They run after it if evaluations are the budget, because results must not
+    depend on the machine, or if the evaluator is not the simulator, which alone
+    serves several threads.
     """
-    if not self.budget.is_timed:
+    is_shared = isinstance(self.evaluator, Simulator)
+    if not (self.budget.is_timed and is_shared):
       yield
       for strategy in strategies:
         budget = self._learned_budget(strategy)
