@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -12,16 +13,18 @@ TIMEOUT_S = 240
 
 
 def free_ports(count: int) -> int:
-  """Returns the first of consecutive ports that are free."""
+  """Returns the first of consecutive ports that are free.
+
+  They lie below the ports that systems hand out, which other tests could be
+  given before a task opens them.
+  """
   while True:
-    with contextlib.ExitStack() as stack:
-      first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-      port = first.getsockname()[1]
-      with contextlib.suppress(OSError, OverflowError):
-        for i in range(1, count):
-          address = ("127.0.0.1", port + i)
-          stack.enter_context(socket.create_server(address))
-        return port
+    port = random.randrange(10_000, 30_000)
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+      for i in range(count):
+        address = ("127.0.0.1", port + i)
+        stack.enter_context(socket.create_server(address))
+      return port
 
 
 def tf_config(addresses: Sequence[str], task: Mapping | None) -> dict[str, str]:

@@ -39,6 +39,7 @@ def test_what_is_found_has_a_measured_time_and_not_the_simulated_one(tmp_path):
   flags = command(
     tmp_path,
     "--cluster=workers:2",
+    "--strategy=gdp",
     "--iterations=1",
     "--imitation_steps=1",
     "--samples=2",
