@@ -121,7 +121,7 @@ def test_minutes_end_a_run_that_can_go_on(tiny):
     f"--export_dir={tiny / 'policy'}",
     "--init_from=shipped",
     "--search_evaluations=100",
-    "--minutes=0.3",
+    "--minutes=0.5",
   )
   done = []
   for _ in range(2):
@@ -133,7 +133,7 @@ def test_minutes_end_a_run_that_can_go_on(tiny):
       text=True,
       check=True,
     )
-    assert time.monotonic() - began >= 18.0
+    assert time.monotonic() - began >= 30.0
     done.append(newest_checkpoint(tiny / "c"))
     info = json.loads((tiny / "policy" / "policy.json").read_text())
     assert info["strategy"] == "ordered"  # the default, and that of `auto`
