@@ -14,7 +14,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from tfplace.placers.search.annealing import (
   improvements,
 )
 from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.proposals import Proposer
 from tfplace.placers.tracker import Tracker, infeasible
 from tfplace.simulate import Simulator
 
@@ -166,7 +167,7 @@ class _Run:
     self.tried: list[Result] = []
     self.skipped: dict[str, str] = {}
     self.failure: TfplaceError | None = None
-    self.proposer: Any = None
+    self.proposer: Proposer | None = None
 
   @functools.cached_property
   def groups(self) -> GroupGraph:
@@ -340,7 +341,7 @@ class _Run:
     strategy: str,
     policy: str | None,
     budget: Budget,
-    proposer: Any = None,
+    proposer: Proposer | None = None,
   ) -> Result:
     start = None
     known = registry.STRATEGIES[strategy]

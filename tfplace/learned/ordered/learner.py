@@ -26,7 +26,7 @@ from tfplace.learned.train.tasks import Task
 
 @dataclasses.dataclass(frozen=True)
 class OrderedPPOConfig(PPOConfig):
-  """Settings in addition to `PPOConfig`, and other defaults, found by trial.
+  """Settings in addition to `PPOConfig`, and other defaults than its.
 
   Attributes:
     temperature: Temperature of the logits in training.
@@ -35,7 +35,7 @@ class OrderedPPOConfig(PPOConfig):
       after a mistake.
     neighborhoods: Fraction of the iterations whose samples change only the
       decisions of one of `Neighborhoods`, as most samples of the placer do.
-      Their rewards differ by fewer decisions, so each learns more of its own.
+      Their rewards differ by fewer decisions. The default was not tuned.
     same_features: Devices whose features differ less are equivalent imitation
       targets.
   """

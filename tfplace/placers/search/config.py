@@ -23,7 +23,7 @@ class HalvesConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ProposalConfig:
-  """Settings of `proposals.Proposals`; all defaults were chosen by trial.
+  """Settings of `proposals.Proposals`; the defaults were not tuned.
 
   Attributes:
     trial_share: Share of a chain's time for proposals that gain less.
