@@ -174,7 +174,9 @@ def autos(
   return found
 
 
-def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
+def alone(
+  problem: Problem, policy: str | None, seconds: float = ALONE_S
+) -> dict[str, Any]:
   """The policy's samples, random ones and every one-shot placer."""
   simulator = Simulator(problem)
   found: dict[str, Any] = {"ops": problem.graph.num_ops, "one_shot": {}}
@@ -186,8 +188,8 @@ def alone(problem: Problem, policy: str | None) -> dict[str, Any]:
       found["one_shot"][strategy] = {"error": str(error)}
     else:
       found["one_shot"][strategy] = _kept(result)
-  placer = OrderedPlacer(policy, patience=_NEVER)
-  sampled = placer.place(problem, simulator, Budget(ALONE_S), 0)
+  placer = OrderedPlacer(policy, samples=_NEVER, patience=_NEVER)
+  sampled = placer.place(problem, simulator, Budget(seconds), 0)
   found["policy"] = _kept(sampled)
   budget = Budget(ONE_SHOT_S, sampled.evaluations)
   tracker = Tracker(placer.name, problem, simulator, budget)

@@ -22,35 +22,39 @@ def tables():
 def test_the_first_samples_may_change_everything(tables):
   drawn = Neighborhoods(tables)
   rng = np.random.default_rng(0)
-  moves = [drawn.draw(number, rng) for number in range(20)]
+  assert all(drawn.is_whole(number, rng) for number in range(5))
+  later = [drawn.is_whole(number, rng) for number in range(5, 1005)]
+  assert 25 < sum(later) < 80
+  moves = [drawn.whole(number) for number in range(5)]
   assert all(move.free.all() for move in moves)
   assert [move.temperature for move in moves[:4]] == [0.0, 0.0, 0.0, 0.5]
 
 
-def test_later_samples_mostly_change_windows_and_layers(tables):
+def test_others_change_windows_layers_and_what_is_promising(tables):
   drawn = Neighborhoods(tables)
   rng = np.random.default_rng(0)
-  kinds = {"everything": 0, "window": 0, "layer": 0, "pair": 0}
-  for number in range(20, 820):
-    free = drawn.draw(number, rng).free
+  promise = np.full(200, -30.0)
+  promise[::7] = 0.0  # Neither a window nor a layer.
+  kinds = {"window": 0, "layer": 0, "pair": 0, "promising": 0}
+  for _ in range(800):
+    free = drawn.draw(promise, rng).free
     assert free.any()
     which = np.flatnonzero(free)
-    if free.all():
-      kinds["everything"] += 1
-    elif set(tables.layer[which]) == {tables.layer[which[0]]} and (
-      len(which) == 20
-    ):
+    layers, pairs = set(tables.layer[which]), set(tables.pair[which])
+    if len(which) > 1 and (which[:29] % 7 == 0).all():
+      assert len(which) in (2, 8, 32)
+      kinds["promising"] += 1
+    elif len(layers) == 1 and len(which) == 20:
       kinds["layer"] += 1
-    elif set(tables.pair[which]) == {tables.pair[which[0]]} and (
-      len(which) == 10
-    ):
+    elif len(pairs) == 1 and len(which) == 10:
       kinds["pair"] += 1
-    else:
-      assert (np.diff(which) == 1).all()  # consecutive in time
+    elif (np.diff(which) == 1).all():  # consecutive in time
       assert len(which) <= 97
       kinds["window"] += 1
-  assert 40 < kinds["everything"] < 140
-  assert min(kinds["window"], kinds["layer"], kinds["pair"]) > 150
+    else:
+      assert len(which) == 32  # 29 that are promising and three others
+      kinds["promising"] += 1
+  assert min(kinds.values()) > 120, kinds
 
 
 @pytest.mark.parametrize("label", [np.zeros(200, int), np.arange(200)])
@@ -63,19 +67,49 @@ def test_labels_that_tell_nothing_are_no_neighborhoods(tables, label):
     assert 4 <= len(which) <= 96  # half of a window at the ends
 
 
-def test_what_is_not_free_stays_where_it_is():
-  problem = problem_of(random_graph(200, seed=3), gpus(3))
+def based(num_ops=200, seed=3, sizes=(None,)):
+  problem = problem_of(random_graph(num_ops, seed=seed), gpus(3))
   rng = np.random.default_rng(0)
   base = rng.integers(0, 3, problem.num_groups)[problem.group_of]
-  base = base.astype(np.int32)
-  proposer = OrderedProposer(problem, None, [None])
-  for number in range(20, 60):
-    seed = np.random.default_rng(number)
-    devices = proposer.propose(base, number, seed)
-    # The same draws say what was free.
-    move = Neighborhoods(proposer.passes[0]._tables).draw(
-      number, np.random.default_rng(number)
-    )
-    decisions = proposer.passes[0].decisions
-    kept = ~move.free[decisions.decision_of]
-    assert (devices[kept] == base[kept]).all()
+  return base.astype(np.int32), OrderedProposer(problem, None, sizes)
+
+
+def test_most_samples_change_one_decision():
+  base, proposer = based(sizes=(50,))
+  (one,) = proposer.passes
+  rng = np.random.default_rng(0)
+  singles = 0
+  for number in range(5, 205):
+    devices = proposer.propose(base, number, rng)
+    changed = np.unique(one.decisions.decision_of[devices != base])
+    singles += len(changed) == 1
+  assert 100 < singles < 180
+
+
+def test_a_change_that_was_tried_is_less_likely():
+  base, proposer = based(60, sizes=(8,))
+  (one,) = proposer.passes
+  rng = np.random.default_rng(0)
+  seen = {one._single(base, rng).tobytes() for _ in range(16)}
+  assert len(seen) >= 12  # of 16 changes: 8 decisions, two other devices
+  moved = base.copy()
+  moved[:30] = (base[:30] + 1) % 3
+  before = one._tries.copy()
+  one._based(moved)  # Another base: what failed may now succeed.
+  assert one._tries.sum() == before.sum() / 2
+
+
+def test_a_similar_base_needs_no_new_ratings(monkeypatch):
+  base, proposer = based()
+  (one,) = proposer.passes
+  rng = np.random.default_rng(0)
+  one._single(base, rng)
+  monkeypatch.setattr(one.tables, "of", None)  # It is not called again.
+  near = base.copy()
+  near[:9] = 0
+  changed = one._single(near, rng)
+  assert 1 <= (changed != near).sum() < 5  # of the new base, not of the old
+  far = base.copy()
+  far[:60] = (base[:60] + 1) % 3
+  with pytest.raises(TypeError):
+    one._single(far, rng)

@@ -23,10 +23,13 @@ from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator
 
 PATIENT = SearchConfig(patience=10**6)
+QUICK = AutoConfig(learned_least_s=0.1, learned_setup_s=0.01)
 
 
 class Given:
-  """Proposes the same devices each time, after some seconds."""
+  """Proposes the same devices each time, after some seconds; rates nothing."""
+
+  labels = ()
 
   def __init__(self, devices, seconds=0.0):
     self.devices, self.seconds = devices, seconds
@@ -125,6 +128,8 @@ def test_a_budget_of_evaluations_asks_nobody():
 class Asked:
   """A placer that must not run, and a proposer that counts."""
 
+  labels = ()
+
   def __init__(self, monkeypatch):
     self.placed = self.proposed = 0
     known = registry.get_placer
@@ -156,7 +161,7 @@ def split(problem):
 @pytest.mark.parametrize(
   "is_split, policy, evaluations, placed, proposed",
   [
-    (False, None, None, 0, False),
+    (False, None, None, 0, True),
     (True, None, None, 1, True),
     (False, "mine", None, 1, True),
     (False, None, 2000, 0, False),
@@ -168,7 +173,7 @@ def test_when_auto_asks_a_policy(
 ):
   asked = Asked(monkeypatch)
   problem = split(wide_problem(5)) if is_split else wide_problem(5)
-  config = AutoConfig(learned_least_s=0.1, search=PATIENT)
+  config = AutoConfig(learned_least_s=0.1, learned_setup_s=0.01, search=PATIENT)
   auto = AutoPlacer(learned=("ordered",), policy=policy, config=config)
   if policy is not None:
     monkeypatch.setattr(registry, "named", lambda **_: ("ordered",))
@@ -181,6 +186,16 @@ def test_when_auto_asks_a_policy(
   assert len(tried) == len(set(tried)) + placed  # it calls itself single
 
 
+def test_a_short_search_of_a_whole_step_does_not_wait_for_a_policy(monkeypatch):
+  asked = Asked(monkeypatch)
+  problem = wide_problem(5)
+  config = AutoConfig(learned_setup_s=0.2, search=PATIENT)  # eight times
+  auto = AutoPlacer(learned=("ordered",), config=config)
+  result = auto.place(problem, Simulator(problem), Budget(1.0), 0)
+  assert not asked.proposed
+  assert "fewer than 1.6 s" in result.skipped["ordered"]
+
+
 def test_a_policy_that_fails_beside_the_others_is_named(monkeypatch):
   def broken(*_):
     raise TfplaceError("no such policy")
@@ -188,7 +203,7 @@ def test_a_policy_that_fails_beside_the_others_is_named(monkeypatch):
   Asked(monkeypatch)
   monkeypatch.setattr(registry, "open_proposer", broken)
   problem = split(wide_problem(6))
-  auto = AutoPlacer(config=AutoConfig(learned_least_s=0.1))
+  auto = AutoPlacer(config=QUICK)
   result = auto.place(problem, Simulator(problem), Budget(0.5), 0)
   assert result.skipped["ordered"] == "no such policy"
   assert "annealing" in [each.strategy for each in result.tried]
@@ -238,7 +253,7 @@ def test_a_given_evaluator_serves_one_thread(monkeypatch):
   ).place(problem, evaluator, budget, seed)
   problem = split(wide_problem(8))
   evaluator = Evaluator(problem)
-  auto = AutoPlacer(config=AutoConfig(learned_least_s=0.1))
+  auto = AutoPlacer(config=QUICK)
   result = auto.place(problem, evaluator, Budget(1.0), 0)
   assert evaluator.threads == {threading.get_ident()}
   assert "ordered" not in result.skipped

@@ -119,10 +119,10 @@ def _define_numbers(values: flags.FlagValues) -> None:
     ),
     "samples": (16, 2, "Placements sampled per iteration."),
     "search_evaluations": (
-      None,
       0,
-      "Evaluations of annealing to improve the target of imitation. Default:"
-      " that of the strategy.",
+      0,
+      "Evaluations of annealing to improve the target of imitation; not for"
+      " ordered.",
     ),
     "visits": (1, 1, "For placeto: visits of each group per episode."),
     "checkpoint_every": (10, 1, "Iterations between checkpoints."),

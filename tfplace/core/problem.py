@@ -1,5 +1,6 @@
 """A placement problem: a graph, a cluster, and the derived constraints."""
 
+import copy
 import dataclasses
 import functools
 
@@ -11,6 +12,9 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.csr import csr
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ProblemError
+
+# Cached properties that depend on the groups.
+_OF_GROUPS = ("group_of", "group_allowed", "allowed_sets", "group_ops")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +54,9 @@ class Problem:
         f" cluster {self.cluster.name!r}",
         op=name,
       )
+    self._check_groups()
+
+  def _check_groups(self) -> None:
     stuck = np.flatnonzero(~self.group_allowed.any(axis=1))
     if len(stuck):
       op = int(np.flatnonzero(self.group_of == stuck[0])[0])
@@ -76,6 +83,29 @@ class Problem:
     """Returns the problem with another order, or itself if it is the same."""
     same = order == self.order
     return self if same else dataclasses.replace(self, order=order)
+
+  def with_groups(self, group_of: np.ndarray) -> "Problem":
+    """Returns the problem with other colocation groups.
+
+    What is known of the ops is shared, not computed again.
+
+    Args:
+      group_of: [num_ops] group of each op, from 0 on.
+
+    Raises:
+      ProblemError: A group cannot run on any device.
+    """
+    count = int(group_of.max(initial=-1)) + 1
+    result, graph = copy.copy(self), copy.copy(self.graph)
+    colocation = group_of.astype(graph.colocation.dtype)
+    colocation.setflags(write=False)
+    graph.__dict__["colocation"] = colocation
+    graph.__dict__["colocation_names"] = tuple(map(str, range(count)))
+    result.__dict__["graph"] = graph
+    for name in _OF_GROUPS:
+      result.__dict__.pop(name, None)
+    result._check_groups()
+    return result
 
   def priorities(self, position: np.ndarray | None = None) -> np.ndarray:
     """Returns [num_ops] int64 priorities; the smallest ready op runs first.
@@ -180,6 +210,33 @@ class Problem:
   def earliest_start_us(self) -> np.ndarray:
     """[num_ops] earliest starts; communication and overhead are free."""
     return paths.downward_ranks(self.graph, self.fastest_us)
+
+  @functools.cached_property
+  def starts(self) -> tuple[np.ndarray, np.ndarray]:
+    """[num_ops] float64 start and [num_ops] int64 companion of each op.
+
+    Starts are `earliest_start_us`, but ops without inputs start as late as
+    their first consumer allows. That is their companion; other ops have
+    themselves.
+    """
+    graph = self.graph
+    start = self.earliest_start_us.copy()
+    beside = np.arange(graph.num_ops)
+    _, edges = graph.out_csr
+    edges = edges[np.diff(graph.in_csr[0])[graph.edge_src[edges]] == 0]
+    # Sort consumers by start; ties go to the first by (output, position).
+    src, dst = graph.edge_src[edges], graph.edge_dst[edges]
+    ranked = np.lexsort((start[dst], src))
+    ops, first = np.unique(src[ranked], return_index=True)
+    beside[ops] = dst[ranked[first]]
+    latest = start[beside[ops]] - self.fastest_us[ops]
+    start[ops] = np.maximum(0.0, latest)
+    return start, beside
+
+  @functools.cached_property
+  def upward_ranks_us(self) -> np.ndarray:
+    """[num_ops] longest paths from the start of each op, likewise."""
+    return paths.upward_ranks(self.graph, self.fastest_us)
 
   @functools.cached_property
   def longest_path_us(self) -> float:

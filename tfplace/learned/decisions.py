@@ -4,6 +4,7 @@ A policy makes one decision per colocation group, or per coarse group of a large
 graph.
 """
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -84,12 +85,7 @@ class Decisions:
     problem = self.problem
     if self.num_decisions == problem.num_groups:
       return problem
-    graph = dataclasses.replace(
-      problem.graph,
-      colocation=self.decision_of.astype(problem.graph.colocation.dtype),
-      colocation_names=tuple(map(str, range(self.num_decisions))),
-    )
-    return dataclasses.replace(problem, graph=graph)
+    return problem.with_groups(self.decision_of)
 
   def coarse_groups(self, max_groups: int) -> np.ndarray:
     """Merges decisions to about `max_groups`; returns [N] int32 labels."""
@@ -138,6 +134,14 @@ class Decisions:
   def _named(self) -> tuple[GroupGraph, Scopes]:
     groups = GroupGraph(self.as_groups)
     return groups, read_scopes(groups)
+
+  def based_on(self, base: np.ndarray | None) -> "Decisions":
+    """Returns the decisions with another base; shares what is known."""
+    result = copy.copy(self)
+    for name in ("base_choices", "base_shares"):
+      result.__dict__.pop(name, None)
+    result.__dict__["base"] = base
+    return result
 
   def to_devices(self, choices: np.ndarray) -> np.ndarray:
     """Maps [..., num_decisions] devices to [..., num_ops] int32."""
@@ -193,16 +197,24 @@ def group_decisions(
   variables count as work, so that shared variables are spread over several
   coarse groups.
   """
-  parent = np.arange(problem.num_groups)
-  if max_decisions is not None and problem.num_groups > max_decisions:
-    split: tuple[np.ndarray, ...] = ()
-    if problem.graph.num_microbatches > 1:
-      split = (
-        _microbatches(problem),
-        _variables_us(problem, config.variable_sends),
-      )
-    (parent,) = merged(problem, [max_decisions], *split)
+  (parent,) = _merged(problem, [max_decisions], config)
   return Decisions(problem, _in_order(problem, parent), config=config)
+
+
+def _merged(
+  problem: Problem, sizes: Sequence[int | None], config: DecisionConfig
+) -> list[np.ndarray]:
+  """Returns the [num_groups] group that each is merged into, at each size."""
+  alone = np.arange(problem.num_groups)
+  targets = [size for size in sizes if size and size < len(alone)]
+  split: tuple[np.ndarray, ...] = ()
+  if targets and problem.graph.num_microbatches > 1:
+    split = (
+      _microbatches(problem),
+      _variables_us(problem, config.variable_sends),
+    )
+  found = iter(merged(problem, targets, *split) if targets else [])
+  return [next(found) if size in targets else alone for size in sizes]
 
 
 def _microbatches(problem: Problem) -> np.ndarray:
@@ -228,7 +240,11 @@ def decisions_at(
   distinct = dict.fromkeys(
     n if n is not None and n < problem.num_groups else None for n in sizes
   )
-  return [group_decisions(problem, size) for size in distinct]
+  config = DecisionConfig()
+  return [
+    Decisions(problem, _in_order(problem, parent), config=config)
+    for parent in _merged(problem, list(distinct), config)
+  ]
 
 
 def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:

@@ -52,14 +52,17 @@ class AutoConfig:
   classical_share: float = 0.25
   # Share of the remaining budget for the placement of the learned policy,
   # besides its setup. It ends early once its samples no longer improve.
-  learned_share: float = 0.5
+  learned_share: float = 0.25
   # Setup seconds of the policy, and further ones per op.
-  learned_setup_s: float = 0.3
-  learned_setup_s_per_op: float = 1e-5
+  learned_setup_s: float = 0.4
+  learned_setup_s_per_op: float = 1.5e-5
   # Remaining time without which the policy does not run: a multiple of its
   # setup time, but at least this many seconds if TensorFlow is loaded.
   learned_setups: float = 1.5
   learned_least_s: float = 0.5
+  # The same on steps without microbatches, on which the search alone gains
+  # more in the first seconds.
+  whole_setups: float = 8.0
   # The same if TensorFlow is not loaded yet, in seconds.
   learned_load_s: float = 25.0
   # Number of placements from which the search starts.
@@ -82,10 +85,10 @@ class AutoConfig:
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
 
-  The policy changes the best placement before the search, and proposes moves
-  inside it while they pay. The shipped policy is only asked about microbatched
-  steps: on others its samples are no better than random changes, and a search
-  without them is further ahead after the same seconds.
+  The policy changes the best placement before the search, and rates and
+  proposes moves inside it while they pay. On steps without microbatches the
+  shipped policy is only asked inside the search, whose first sweeps gain more
+  in the same seconds.
 
   Attributes:
     learned: learned placers to run; () for none.
@@ -215,7 +218,7 @@ class _Run:
           self._attempt(strategy, ask)
       return
     ended = self.budget.cancelled or threading.Event()
-    jobs: dict[str, concurrent.futures.Future[Result]] = {}
+    jobs: dict[str, concurrent.futures.Future[Result | None]] = {}
     began_s = self.tracker.seconds
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       try:
@@ -237,9 +240,11 @@ class _Run:
     if self.is_met:
       self.skipped[strategy] = _MET
       return None
-    is_split = self.problem.graph.num_microbatches > 1
-    if self.placer.policy is None and not is_split:
-      self.skipped[strategy] = "its policy is for steps in microbatches"
+    if self._only_in_search and not self.budget.is_timed:
+      self.skipped[strategy] = (
+        "on steps without microbatches its policy is asked inside the search,"
+        " if seconds are the budget"
+      )
       return None
     left, config = self.tracker.left, self.config
     per_op_s = config.learned_setup_s_per_op
@@ -247,7 +252,10 @@ class _Run:
     least_s = config.learned_load_s
     # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.is_timed:
-      least_s = max(config.learned_least_s, config.learned_setups * setup_s)
+      setups = config.learned_setups
+      if self._only_in_search:
+        setups = config.whole_setups
+      least_s = max(config.learned_least_s, setups * setup_s)
     if left.seconds < least_s:
       self.skipped[strategy] = (
         f"{left.seconds:.1f} s were left, and it is not loaded with fewer"
@@ -257,11 +265,19 @@ class _Run:
     share = left.fraction(config.learned_share)
     return dataclasses.replace(share, seconds=setup_s + share.seconds)
 
-  def _ask(self, strategy: str, budget: Budget) -> Result:
+  @property
+  def _only_in_search(self) -> bool:
+    """True if no placement of the policy itself is wanted."""
+    is_whole = self.problem.graph.num_microbatches < 2
+    return is_whole and self.placer.policy is None
+
+  def _ask(self, strategy: str, budget: Budget) -> Result | None:
     """Runs a learned placer; keeps its proposer for the search."""
     policy = self.placer.policy
     proposer = registry.open_proposer(strategy, policy, self.problem)
-    result = self._place(strategy, policy, budget, proposer)
+    result = None
+    if proposer is None or not self._only_in_search:
+      result = self._place(strategy, policy, budget, proposer)
     self.proposer = self.proposer or proposer
     return result
 
@@ -353,16 +369,18 @@ class _Run:
   def _attempt(
     self,
     strategy: str,
-    find: Callable[[], Result],
+    find: Callable[[], Result | None],
     began_s: float | None = None,
   ) -> None:
-    """Runs a strategy; records its result, or its failure of any kind."""
+    """Runs a strategy; records its result, if any, or its failure."""
     began_s = self.tracker.seconds if began_s is None else began_s
     before = self.tracker.evaluations
     try:
       result = find()
     except Exception as error:
       self._note(strategy, error)
+      return
+    if result is None:
       return
     self.tracker.history += [
       dataclasses.replace(

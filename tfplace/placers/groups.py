@@ -110,26 +110,7 @@ class GroupGraph:
 
     Ops without inputs start as late as their first consumer allows.
     """
-    return self._starts[0]
-
-  @functools.cached_property
-  def _starts(self) -> tuple[np.ndarray, np.ndarray]:
-    """`op_start_us` and a companion of each op.
-
-    The companion is the first consumer of an op without inputs, else the op.
-    """
-    graph, op_us = self.problem.graph, self.problem.fastest_us
-    start = self.problem.earliest_start_us.copy()
-    beside = np.arange(graph.num_ops)
-    _, edges = graph.out_csr
-    edges = edges[np.diff(graph.in_csr[0])[graph.edge_src[edges]] == 0]
-    # Sort consumers by start; ties go to the first by (output, position).
-    src, dst = graph.edge_src[edges], graph.edge_dst[edges]
-    ranked = np.lexsort((start[dst], src))
-    ops, first = np.unique(src[ranked], return_index=True)
-    beside[ops] = dst[ranked[first]]
-    start[ops] = np.maximum(0.0, start[beside[ops]] - op_us[ops])
-    return start, beside
+    return self.problem.starts[0]
 
   @functools.cached_property
   def order(self) -> np.ndarray:
@@ -138,7 +119,7 @@ class GroupGraph:
     The first op is the first that takes time, if there is one. Ops without
     inputs go with their first consumer. Ties go by position.
     """
-    start, beside = self._starts
+    start, beside = self.problem.starts
     group_of, idle = self.problem.group_of, self.problem.fastest_us <= 0
     by_start = np.lexsort((np.arange(len(start)), beside, start))
     # Find the first op of each group, ops of nonzero time first.

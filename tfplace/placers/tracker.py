@@ -124,6 +124,21 @@ class Tracker:
     """Evaluates one [num_ops] row and keeps it if it is the best so far."""
     return self.offer_all(np.asarray(devices, np.int32).reshape(1, -1))[0]
 
+  def offer_if_better(self, devices: np.ndarray) -> bool:
+    """Like `offer`; a simulator stops early where a row is no better.
+
+    Returns:
+      True if the row is the best so far.
+    """
+    known, run = len(self.history), getattr(self.evaluator, "run", None)
+    if run is not None and self.best is not None:
+      limit_us = self.best[1].step_time_us * (1 - 1e-9)
+      if not run(devices, limit_us).feasible[0]:
+        self.evaluations += 1
+        return False
+    self.offer(devices)
+    return len(self.history) > known
+
   def offer_all(self, rows: np.ndarray) -> list[Evaluation]:
     """Evaluates [batch, num_ops] rows at once and keeps the best so far.
 

@@ -125,7 +125,8 @@ def test_workers_killed_in_training_change_nothing(monkeypatch, number):
     def submit_and_kill(function, tasks):
       futures = submit_each(function, tasks)
       submitted.append(len(futures))
-      if len(submitted) == 3:  # The graph is known; samples are under way.
+      # The graph is known on both; samples are under way.
+      if futures and submitted.count(2) == 2 and submitted[-1] == 2:
         for pid in victims:
           os.kill(pid, signal.SIGKILL)
       return futures
@@ -134,5 +135,5 @@ def test_workers_killed_in_training_change_nothing(monkeypatch, number):
     found = trained("ordered", opened)
     left = len(opened.addresses)
   assert_equal(found, expected)
-  assert submitted[2] == 2
+  assert submitted.count(2) >= 2
   assert left == 2 - number

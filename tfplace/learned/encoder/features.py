@@ -10,7 +10,6 @@ import zlib
 
 import numpy as np
 
-from tfplace.core import paths
 from tfplace.core.op_names import UNKNOWN
 from tfplace.core.problem import Problem
 from tfplace.learned import Tensor
@@ -292,8 +291,7 @@ def _stack(*columns: object) -> np.ndarray:
 
 def _op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
   """Returns [num_ops] HEFT ranks without communication, in microseconds."""
-  upward = paths.upward_ranks(problem.graph, problem.fastest_us)
-  return upward, problem.earliest_start_us
+  return problem.upward_ranks_us, problem.earliest_start_us
 
 
 def _axes_of_nodes(axes: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ METHODS = {
     placer="tfplace.learned.ordered.placer:OrderedPlacer",
     learner="tfplace.learned.ordered.learner:OrderedLearner",
     # The last digit is incremented when the inputs of a decision change.
-    version=100 * features.VERSION + 2,
+    version=100 * features.VERSION + 3,
     proposer="tfplace.learned.ordered.placer:open_proposer",
     functions={"contexts": features.signature(axes=0), "head": {}},
   )

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.learned.encoder.agent import GRAPH, PlacementActor
-from tfplace.learned.ordered.decoding import FEATURES, Samples
+from tfplace.learned.ordered.decoding import FEATURES
 from tfplace.learned.ordered.network import OrderedNetwork
 from tfplace.learned.train import tensor_spec
 from tfplace.learned.train.ppo import GraphBank
@@ -49,15 +49,20 @@ def observation_spec(bank: GraphBank) -> dict[str, Any]:
 
 
 def observations(
-  bank: GraphBank, graph: int, samples: Samples
+  bank: GraphBank, graph: int, seen: np.ndarray, possible: np.ndarray
 ) -> dict[str, np.ndarray]:
-  """Converts samples of a graph to [B] padded observations."""
-  number, count, devices, _ = samples.observed.shape
+  """Pads what B samples of a graph observed.
+
+  Args:
+    seen: [B, N, D, FEATURES], see `decoding.Samples`.
+    possible: [B, N, D] bool devices to choose from.
+  """
+  number, count, devices, _ = seen.shape
   shape = (number, bank.max_decisions, bank.max_devices)
   observed = np.zeros((*shape, FEATURES), np.float32)
-  observed[:, :count, :devices] = samples.observed
+  observed[:, :count, :devices] = seen
   candidates = np.zeros(shape, np.int32)
-  candidates[:, :count, :devices] = samples.candidates
+  candidates[:, :count, :devices] = possible
   candidates[:, count:, 0] = 1
   return {
     GRAPH: np.full(number, graph, np.int32),

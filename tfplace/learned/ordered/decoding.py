@@ -11,6 +11,7 @@ import numpy as np
 from tfplace.learned.decisions import NEVER
 from tfplace.learned.ordered.schedule import (
   FEATURES,
+  PARTIAL,
   State,
   arrival,
   copy,
@@ -57,11 +58,14 @@ class Samples(NamedTuple):
     candidates: [B, N, D] bool devices to choose from, empty like `observed`.
       These are the allowed devices with free memory, or all allowed ones if
       there are none.
+    logits: [B, N, D] float32 with noise, about -1e9 for other devices; empty
+      like `observed`.
   """
 
   choices: np.ndarray
   observed: np.ndarray
   candidates: np.ndarray
+  logits: np.ndarray
 
 
 def decode(
@@ -86,6 +90,7 @@ def decode(
     np.full((number, count), -1, np.int32),
     np.zeros((number, rows, devices, FEATURES), np.float32),
     np.zeros((number, rows, devices), np.bool_),
+    np.zeros((number, rows, devices), np.float32),
   )
   _decode(
     tables,
@@ -120,9 +125,10 @@ def _decode(
           if best >= 0:
             state.candidates[best] = True
           _look(tables, state, device_of, decision, op)
-        if best < 0:
-          best = _score(head, state, decision, noise[row, decision])
+          likely = _score(head, state, decision, noise[row, decision])
+          best = likely if best < 0 else best
         if keeps:
+          copy(samples.logits[row, decision], state.logits)
           for device in range(len(state.candidates)):
             copy(
               samples.observed[row, decision, device], state.observed[device]
@@ -205,6 +211,7 @@ def _relate(
     row[27] = tables.base_shares[decision, device]
     row[28] = tables.base_loads[device]
     row[29] = tables.base_loads[device] - tables.base_loads[base]
+  copy(row[PARTIAL:], tables.scheduled[decision, device])
   for i in range(FEATURES):
     row[i] = min(max(row[i], -_MOST), _MOST)
 

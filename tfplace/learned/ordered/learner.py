@@ -18,7 +18,7 @@ from tfplace.learned.ordered.network import (
 from tfplace.learned.ordered.placer import SIZES
 from tfplace.learned.ordered.sampling import OrderedDraws, tables_of
 from tfplace.learned.policy_format import Exportable
-from tfplace.learned.sampling import Drawn
+from tfplace.learned.sampling import Drawn, Given
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
@@ -30,32 +30,31 @@ class OrderedPPOConfig(PPOConfig):
 
   Attributes:
     temperature: Temperature of the logits in training.
-    own_choices: Fraction of the decisions on an imitated path that the policy
-      makes itself, in every second pass. The policy thus learns how to continue
-      after a mistake.
+    singles: Changes of one decision that an imitation step simulates.
+    gain: Gain, as the log of the step time, that makes such a change e times as
+      likely as keeping the decision.
     neighborhoods: Fraction of the iterations whose samples change only the
       decisions of one of `Neighborhoods`, as most samples of the placer do.
       Their rewards differ by fewer decisions. The default was not tuned.
-    same_features: Devices whose features differ less are equivalent imitation
-      targets.
   """
 
   entropy: float = 0.003
   averaging: float = 0.998
   elite: float = 0.25
   temperature: float = 1.0
-  own_choices: float = 0.1
+  singles: int = 128
+  gain: float = 1e-3
   neighborhoods: float = 0.75
-  same_features: float = 1e-5
 
 
 class OrderedLearner(EncoderLearner):
   """Learner of a policy that modifies a placement in order.
 
-  Imitation is teacher-forced: decisions follow the target. The loss accepts the
-  target device or any device with the same features, because the order of equal
-  empty devices has no meaning. PPO uses the best placement so far as in SLIM
-  (self-labeling, arXiv 2401.11849).
+  Imitation learns from simulated changes of single decisions: the probability
+  of a change relative to keeping the decision is that of the best policy with
+  an entropy bonus, exp(gain / `gain`). PPO then learns changes of several
+  decisions, and uses the best placement so far as in SLIM (self-labeling, arXiv
+  2401.11849).
   """
 
   network_type: ClassVar[type] = OrderedConfig
@@ -84,33 +83,41 @@ class OrderedLearner(EncoderLearner):
 
   def imitate(self, graph: int) -> float:
     """See `Learner`; samples depend on the number of completed steps."""
+    task, method = self._tasks[graph], self._method
     step = int(self.imitation_optimizer.iterations)
     rng = np.random.default_rng([self._config.seed, step])
-    target = self._tasks[graph].target
-    forced = target.copy()
-    noise = rng.gumbel(size=self._shape(graph)).astype(np.float32)
-    if step % 2:
-      forced[rng.random(len(target)) < self._method.own_choices] = -1
-    samples = self._decode(graph, noise[None], forced[None])
-    observed, candidates = samples.observed[0], samples.candidates[0]
-    at = np.arange(len(target))
-    wanted = observed[at, target][:, None]
-    off = np.abs(observed - wanted).max(axis=-1)
-    same = candidates & (off <= self._method.same_features)
-    known = same.any(axis=1)  # Off its path, the target may have no room.
+    kept = task.decisions.base_choices
+    decision, device = _singles(self._tables[graph].allowed, kept, rng, method)
+    choices = kept[None].repeat(len(decision), 0)
+    choices[np.arange(len(decision)), decision] = device
+    step_us = task.compute(Given(choices)).step_us
+    with np.errstate(divide="ignore"):
+      gain = np.log(task.baseline_us / step_us) / method.gain
+    samples = self._decode(
+      graph, np.zeros((1, *self._shape(graph)), np.float32), kept[None]
+    )
+    right = 1.0 / (1.0 + np.exp(-np.clip(gain, -30.0, 30.0)))
+    given = samples.observed[0], samples.candidates[0], kept
     loss = self._imitate(
-      tf.constant(graph), *map(tf.constant, (observed, candidates, same, known))
+      tf.constant(graph),
+      *map(tf.constant, (*given, decision, device, right.astype(np.float32))),
     )
     self._average.step()
     return float(loss)
 
   def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
-    observed, candidates, same, known = given
+    observed, candidates, kept, decision, device, right = given
     contexts = self.policy(self._bank.get(graph))
     logits = self.policy.logits(contexts, observed, candidates)
-    log_probs = tf.nn.log_softmax(logits)
-    smoothing = self._config.imitation.smoothing
-    return shared_loss(log_probs, candidates, same, known, smoothing)
+    logits = tf.gather(logits, decision)
+    kept = tf.gather(kept, decision)
+    change = tf.gather(logits, device, batch_dims=1)
+    change -= tf.gather(logits, kept, batch_dims=1)
+    each = tf.nn.sigmoid_cross_entropy_with_logits(right, change)
+    possible = tf.gather(tf.gather(candidates, decision), device, batch_dims=1)
+    weight = tf.cast(possible, tf.float32)
+    total = tf.maximum(tf.reduce_sum(weight), 1.0)
+    return tf.reduce_sum(tf.where(possible, each, 0.0)) / total
 
   def _sample(
     self, graph: int, rng: np.random.Generator
@@ -126,12 +133,11 @@ class OrderedLearner(EncoderLearner):
     if task.best is not None:
       forced[-1] = np.where(free, task.best, kept)
     drawn = task.draw(OrderedDraws(self._head(graph), noise, forced))
-    others = Samples(
-      drawn.choices[1:], drawn.observed[1:], drawn.candidates[1:]
-    )
+    observed, candidates = drawn.observed[1:], drawn.candidates[1:].copy()
     # What is not free has one choice, and so teaches nothing.
-    others.candidates[:, ~free] = kept[~free, None] == np.arange(shape[2])
-    first, info = self._look(observations(self._bank, graph, others))
+    candidates[:, ~free] = kept[~free, None] == np.arange(shape[2])
+    seen = observations(self._bank, graph, observed, candidates)
+    first, info = self._look(seen)
     return Drawn(drawn.choices, drawn.step_us), first, info
 
   def _free(self, graph: int, rng: np.random.Generator) -> np.ndarray:
@@ -154,28 +160,16 @@ class OrderedLearner(EncoderLearner):
     return decode(tables, self._head(graph), noise, forced, True)
 
 
-def shared_loss(
-  log_probs: tf.Tensor,
-  candidates: tf.Tensor,
-  same: tf.Tensor,
-  known: tf.Tensor,
-  smoothing: float,
-) -> tf.Tensor:
-  """Computes the cross-entropy with a set of equivalent targets.
-
-  Args:
-    log_probs: [N, D].
-    candidates: [N, D] bool devices to choose from.
-    same: [N, D] bool target and its equivalents.
-    known: [N] bool decisions with a target.
-    smoothing: Weight of the mean over all devices to choose from.
-  """
-  log_probs = tf.maximum(log_probs, -30.0)
-  wanted = tf.reduce_logsumexp(tf.where(same, log_probs, -1e9), axis=1)
-  number = tf.reduce_sum(tf.cast(candidates, tf.float32), axis=1)
-  every = tf.reduce_sum(tf.where(candidates, log_probs, 0.0), axis=1)
-  every /= tf.maximum(number, 1.0)
-  mixed = (1.0 - smoothing) * wanted + smoothing * every
-  weight = tf.cast(known, tf.float32)
-  total = tf.maximum(tf.reduce_sum(weight), 1.0)
-  return -tf.reduce_sum(tf.where(known, mixed, 0.0)) / total
+def _singles(
+  allowed: np.ndarray,
+  kept: np.ndarray,
+  rng: np.random.Generator,
+  method: OrderedPPOConfig,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Draws changes of single decisions: their numbers and devices."""
+  possible = allowed.copy()
+  possible[np.arange(len(kept)), kept] = False
+  pairs = np.argwhere(possible).astype(np.int32)
+  if len(pairs) > method.singles:
+    pairs = pairs[rng.choice(len(pairs), method.singles, replace=False)]
+  return pairs[:, 0], pairs[:, 1]

@@ -11,8 +11,10 @@ from tfplace.learned.ordered.tables import PartialTables
 # surest come first.
 _FIRST = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
 _TURNS = ((0.5, 0.0), (0.5, 1.0), (0.25, 0.0), (0.5, 2.0))
-_WHOLE = 20  # first samples, which may change everything
-_WHOLE_SHARE = 0.1  # of the later ones
+_WHOLE = 5  # first samples, which may change everything
+_WHOLE_SHARE = 0.05  # of the later ones
+_PROMISING_SHARE = 0.3  # of the others: the most promising decisions
+_PROMISING = (2, 8, 32)  # how many
 _WINDOWS = (8, 32, 96)  # decisions that are consecutive in time
 _TEMPERATURES = (0.5, 1.0)  # in a smaller neighborhood
 _KEEPING = (0.0, 1.0)
@@ -35,8 +37,9 @@ class Move(NamedTuple):
 class Neighborhoods:
   """Neighborhoods of the decisions of a problem.
 
-  The first samples may change everything. Most later ones change decisions that
-  are consecutive in time, or one layer, in all microbatches or in one.
+  The first samples may change everything. Later ones change the most promising
+  decisions, some that are consecutive in time, or one layer, in all
+  microbatches or in one.
   """
 
   def __init__(self, tables: PartialTables) -> None:
@@ -49,17 +52,26 @@ class Neighborhoods:
       if 1 < len(np.unique(label)) < max(2, self._number)
     ]
 
-  def draw(self, number: int, rng: np.random.Generator) -> Move:
-    """Draws a neighborhood.
+  def is_whole(self, number: int, rng: np.random.Generator) -> bool:
+    """Draws whether a sample, numbered from 0 on, may change everything."""
+    return number < _WHOLE or rng.random() < _WHOLE_SHARE
+
+  def whole(self, number: int) -> Move:
+    """Returns the move of a sample that may change everything."""
+    turns = _FIRST if number < len(_FIRST) else _TURNS
+    turn = turns[(number - len(_FIRST)) % len(turns)]
+    return Move(np.ones(self._number, bool), *turn)
+
+  def draw(self, promise: np.ndarray, rng: np.random.Generator) -> Move:
+    """Draws a smaller neighborhood.
 
     Args:
-      number: Number of the sample, from 0 on.
+      promise: [N] logit of changing each decision.
     """
-    if number < _WHOLE or rng.random() < _WHOLE_SHARE:
-      turns = _FIRST if number < len(_FIRST) else _TURNS
-      turn = turns[(number - len(_FIRST)) % len(turns)]
-      return Move(np.ones(self._number, bool), *turn)
-    free = self.some(rng)
+    if rng.random() < _PROMISING_SHARE:
+      free = _most(promise, int(rng.choice(_PROMISING)), rng)
+    else:
+      free = self.some(rng)
     return Move(free, rng.choice(_TEMPERATURES), rng.choice(_KEEPING))
 
   def some(self, rng: np.random.Generator) -> np.ndarray:
@@ -72,3 +84,13 @@ class Neighborhoods:
     size = int(rng.choice(_WINDOWS))
     at = np.arange(self._number)
     return (at > center - size / 2) & (at <= center + size / 2)
+
+
+def _most(
+  promise: np.ndarray, count: int, rng: np.random.Generator
+) -> np.ndarray:
+  """Draws [N] bool without replacement, in proportion to exp(promise)."""
+  order = np.argsort(-(promise + rng.gumbel(size=len(promise))))
+  free = np.zeros(len(promise), bool)
+  free[order[:count]] = True
+  return free

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError, TfplaceError
 from tfplace.learned import policies
-from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.learned.decisions import NEVER, Decisions, decisions_at
 from tfplace.learned.encoder import features
+from tfplace.learned.ordered.base_schedule import Simulated
 from tfplace.learned.ordered.decoding import (
   BASE,
   FEATURES,
@@ -23,18 +24,20 @@ from tfplace.learned.ordered.decoding import (
   decode,
 )
 from tfplace.learned.ordered.neighborhoods import Neighborhoods
-from tfplace.learned.ordered.tables import (
-  PartialTables,
-  changed,
-  partial_tables,
-)
+from tfplace.learned.ordered.tables import BaseTables, PartialTables
 from tfplace.learned.placer import PolicyPlacer
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
 
-SIZES = (512,)  # numbers of decisions of a policy that names none
+SIZES = (512, 128, 32, 8)  # numbers of decisions of a policy that names none
+
+_SINGLE_SHARE = 0.7  # of the later samples: one decision alone
+_TRIED = 2.0  # nats by which an earlier try makes a change less likely
+_FADING = 0.5  # of earlier tries with each new base
+_SIMILAR = 0.05  # of the ops: another base whose ratings are good enough
+_BASES = 4  # Bases that are remembered: each chain of a search has its own.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +50,9 @@ class OrderedPlacer(PolicyPlacer):
 
   Attributes:
     samples: Maximum number of samples per size.
-    patience: Samples without improvement after which the search ends.
+    patience: Samples per size without improvement after which it ends.
+    least_gain: See `search`.
+    least_samples: Samples before `least_gain` counts.
     start: [num_starts, num_ops] devices of starts, of which the best is
       modified first. None uses the best placement of the rules.
     proposer: Samples of the problem, if they are ready; else those of `policy`.
@@ -58,6 +63,8 @@ class OrderedPlacer(PolicyPlacer):
 
   samples: int = 4096
   patience: int = 512
+  least_gain: float = 0.01
+  least_samples: int = 100
   start: np.ndarray | None = None
   proposer: "OrderedProposer | None" = None
   sizes: tuple[int, ...] = SIZES
@@ -90,18 +97,31 @@ class OrderedPlacer(PolicyPlacer):
     rng: np.random.Generator,
     proposer: "OrderedProposer",
   ) -> None:
-    """Offers samples until one after the other is no improvement."""
+    """Offers samples until they gain nothing, or little before a search.
+
+    A given proposer goes on in the search that follows, which stops them where
+    other moves gain more. So they end here once the second half of them has
+    gained less than `least_gain`.
+    """
     base = self._begin(tracker)
-    better = 0  # index of the sample that found the best placement
+    best_us = [_time_us(tracker)]
+    better = 0  # number of the sample that found the best placement
     for number in range(self.samples):
       for one in proposer.passes:
-        if tracker.is_done or number - better > self.patience:
+        tried = len(best_us)
+        half = best_us[tried // 2] / best_us[-1] - 1.0
+        is_slow = self.proposer is not None and half < self.least_gain
+        if (
+          tracker.is_done
+          or number - better > self.patience
+          or (tried > self.least_samples and is_slow)
+        ):
           return
-        known = len(tracker.history)
         with contextlib.suppress(PlacementError):
-          tracker.offer(one.sample(base, rng, number))
-        if tracker.best is not None and len(tracker.history) > known:
-          base, better = tracker.best[0], number
+          devices = one.sample(base, rng, number)
+          if tracker.offer_if_better(devices):
+            base, better = devices, number
+        best_us.append(_time_us(tracker))
 
   def _begin(self, tracker: Tracker) -> np.ndarray:
     """Offers all starts; returns [num_ops] devices of the best or first."""
@@ -109,6 +129,11 @@ class OrderedPlacer(PolicyPlacer):
     if starts is None:
       starts = np.stack(list(ruled(tracker, self.rules)))
     return offer_starts(tracker, GroupGraph(tracker.problem), starts)
+
+
+def _time_us(tracker: Tracker) -> float:
+  """Returns the best step time; a large number if nothing fits."""
+  return 1e300 if tracker.best is None else tracker.best[1].step_time_us
 
 
 def ruled(tracker: Tracker, rules: Sequence[str]) -> Iterator[np.ndarray]:
@@ -143,18 +168,26 @@ def policy_head(policy: policies.Policy | None, decisions: Decisions) -> Head:
 class Pass:
   """Samples of a policy, or random changes, at one number of decisions.
 
+  Args:
+    simulated: See `BaseTables`.
+
   Attributes:
     decisions: Problem and its decisions.
+    tables: Their tables.
   """
 
   def __init__(
-    self, decisions: Decisions, policy: policies.Policy | None
+    self,
+    decisions: Decisions,
+    policy: policies.Policy | None,
+    simulated: Simulated | None = None,
   ) -> None:
     self.decisions = decisions
-    self._tables: PartialTables = partial_tables(decisions)
+    self.tables = BaseTables(decisions, simulated)
     self._head = policy_head(policy, decisions)
-    self._neighborhoods = Neighborhoods(self._tables)
-    self._known: tuple[np.ndarray, Decisions, PartialTables] | None = None
+    self._neighborhoods = Neighborhoods(self.tables.plain)
+    self._tries = np.zeros(decisions.allowed.shape)
+    self._known: tuple[_Based, ...] = ()
 
   def sample(
     self, base: np.ndarray, rng: np.random.Generator, number: int
@@ -162,26 +195,80 @@ class Pass:
     """Samples a change of [num_ops] devices; safe in several threads.
 
     Args:
-      number: Number of the sample, see `Neighborhoods.draw`.
+      number: Number of the sample, from 0 on. The first may change everything.
     """
-    decisions, tables = self._based(base)
-    shape, kept = tables.allowed.shape, decisions.base_choices
-    move = self._neighborhoods.draw(number, rng)
+    is_whole = self._neighborhoods.is_whole(number, rng)
+    if not is_whole and rng.random() < _SINGLE_SHARE:
+      return self._single(base, rng)
+    based = self._based(base)
+    if is_whole:
+      move = self._neighborhoods.whole(number)
+    else:
+      move = self._neighborhoods.draw(self._rated(based).max(axis=1), rng)
+    decisions, shape = based.decisions, based.gains.shape
+    kept = decisions.base_choices
     noise = rng.gumbel(size=shape) * move.temperature
     noise[np.arange(shape[0]), kept] += move.keeping
     forced = np.where(move.free, -1, kept).astype(np.int32)[None]
     given = noise[None].astype(np.float32)
-    (choices,) = decode(tables, self._head, given, forced, False).choices
+    (choices,) = decode(based.tables, self._head, given, forced, False).choices
     return decisions.to_devices(choices)
 
-  def _based(self, base: np.ndarray) -> tuple[Decisions, PartialTables]:
-    known = self._known  # One read: another thread may replace it.
-    if known is not None and np.array_equal(known[0], base):
-      return known[1:]
-    decisions = dataclasses.replace(self.decisions, base=base)
-    tables = changed(self._tables, decisions)
-    self._known = base, decisions, tables
-    return decisions, tables
+  def _single(self, base: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Changes one decision, as rated for this base or a similar one."""
+    based = self._based(base, _SIMILAR)
+    rated = self._rated(based)
+    drawn = int((rated + rng.gumbel(size=rated.shape)).argmax())
+    decision, device = divmod(drawn, rated.shape[1])
+    self._tries[decision, device] += 1.0
+    devices = base.copy()
+    devices[self.decisions.decision_of == decision] = device
+    return devices
+
+  def rate(self, base: np.ndarray) -> np.ndarray:
+    gains = self._based(base, _SIMILAR).gains
+    return 1.0 / (1.0 + np.exp(np.minimum(-gains, 700.0)))
+
+  def _rated(self, based: "_Based") -> np.ndarray:
+    """Returns [N, D] logs of the odds with which single changes are drawn."""
+    # The probability that a change is better than none; large gains of chains
+    # of mistakes would otherwise come first again and again.
+    return -np.logaddexp(0.0, -based.gains) - _TRIED * self._tries
+
+  def _based(self, base: np.ndarray, similar: float = 0.0) -> "_Based":
+    """Returns what is known of a base that differs in so large a share."""
+    most = similar * len(base)
+    for known in self._known:  # One read: another thread may replace it.
+      if np.count_nonzero(known.decisions.base != base) <= most:
+        return known
+    decisions, tables = self.tables.of(base)
+    found = _Based(decisions, tables, single_gains(tables, self._head))
+    self._tries *= _FADING
+    self._known = (found, *self._known)[:_BASES]
+    return found
+
+
+class _Based(NamedTuple):
+  """What samples of one base share; `gains` are those of `single_gains`."""
+
+  decisions: Decisions
+  tables: PartialTables
+  gains: np.ndarray
+
+
+def single_gains(tables: PartialTables, head: Head) -> np.ndarray:
+  """Rates each change of one decision alone.
+
+  Returns:
+    [N, D] logits relative to keeping the decision; -1e9 if not allowed and for
+    the base itself.
+  """
+  zero = np.zeros((1, *tables.allowed.shape), np.float32)
+  logits = decode(tables, head, zero, tables.base[None], True).logits[0]
+  at = np.arange(len(logits))
+  gains = (logits - logits[at, tables.base][:, None]).astype(np.float64)
+  gains[at, tables.base] = NEVER
+  return np.maximum(gains, NEVER)
 
 
 class OrderedProposer:
@@ -201,7 +288,17 @@ class OrderedProposer:
     policy: policies.Policy | None,
     sizes: Sequence[int | None] = SIZES,
   ) -> None:
-    self.passes = [Pass(d, policy) for d in decisions_at(problem, sizes)]
+    self.passes: list[Pass] = []
+    for decisions in decisions_at(problem, sizes):
+      known = self.passes[0].tables.simulated if self.passes else None
+      self.passes.append(Pass(decisions, policy, known))
+
+  @property
+  def labels(self) -> list[np.ndarray]:
+    return [one.decisions.decision_of for one in self.passes]
+
+  def rate(self, number: int, devices: np.ndarray) -> np.ndarray:
+    return self.passes[number].rate(devices)
 
   def propose(
     self, devices: np.ndarray, number: int, rng: np.random.Generator

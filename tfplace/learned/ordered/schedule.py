@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.learned.ordered import base_schedule
 from tfplace.learned.ordered.tables import PartialTables
 from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.links import arrival_us, free_us
 
-FEATURES = 30  # features of a decision on a device
+PARTIAL = 30  # features of a decision on a device in the partial schedule
+FEATURES = PARTIAL + base_schedule.NUM_FEATURES
 
 
 class State(NamedTuple):

@@ -6,6 +6,12 @@ import numpy as np
 
 from tfplace.core.csr import csr
 from tfplace.learned.decisions import Decisions
+from tfplace.learned.ordered.base_schedule import (
+  NUM_FEATURES,
+  OpTables,
+  Simulated,
+  describe,
+)
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.costs import list_tables
 from tfplace.placers.list_scheduling.placers import held_bytes
@@ -41,6 +47,8 @@ class PartialTables(NamedTuple):
     base: [N] int32 choices that keep the base placement, -1 for none.
     base_shares: [N, D] float64 work shares of each decision in the base.
     base_loads: [D] float64 relative load of the base beyond an even share.
+    scheduled: [N, D, NUM_FEATURES] float32, see `base_schedule`; 0 without a
+      base.
     ideal_us: Work of each main device if evenly shared.
     mean_us: Mean work of a decision.
   """
@@ -71,12 +79,57 @@ class PartialTables(NamedTuple):
   base: np.ndarray
   base_shares: np.ndarray
   base_loads: np.ndarray
+  scheduled: np.ndarray
   ideal_us: float
   mean_us: float
 
 
 def partial_tables(decisions: Decisions) -> PartialTables:
   """Packs a problem for the decoder."""
+  if decisions.base is None:
+    return _without_base(decisions)
+  return BaseTables(decisions).of(decisions.base)[1]
+
+
+class BaseTables:
+  """Tables of one problem for one base after the other.
+
+  Args:
+    decisions: Their base does not matter.
+    simulated: Schedules of the problem, from the tables of other decisions.
+
+  Attributes:
+    plain: Tables without a base.
+    simulated: Schedules of the problem.
+  """
+
+  def __init__(
+    self, decisions: Decisions, simulated: Simulated | None = None
+  ) -> None:
+    self._decisions = decisions.based_on(None)
+    self.plain = plain = _without_base(self._decisions)
+    problem = decisions.problem
+    ops = OpTables(*(getattr(plain, name) for name in OpTables._fields))
+    # A base can have an op where not all ops of its decision can run.
+    op_us = np.where(problem.allowed, problem.time_us, np.inf)
+    self._ops = ops._replace(op_us=op_us)
+    self.simulated = simulated or Simulated(problem, self._ops)
+
+  def of(self, base: np.ndarray) -> tuple[Decisions, PartialTables]:
+    """Bases decisions and tables on [num_ops] devices."""
+    decisions = self._decisions.based_on(base)
+    plain, shares = self.plain, decisions.base_shares
+    schedule = self.simulated.of(base)
+    tables = plain._replace(
+      base=decisions.base_choices,
+      base_shares=shares,
+      base_loads=(shares * plain.work_us).sum(axis=0) / plain.ideal_us - 1.0,
+      scheduled=describe(self._ops, schedule, len(shares)),
+    )
+    return decisions, tables
+
+
+def _without_base(decisions: Decisions) -> PartialTables:
   problem = decisions.as_groups
   groups = GroupGraph(problem)
   # The groups of `problem` are the decisions, in another order.
@@ -124,27 +177,11 @@ def partial_tables(decisions: Decisions) -> PartialTables:
     slower=np.log(on_us / on_us.min()),
     base=decisions.base_choices,
     base_shares=decisions.base_shares,
-    base_loads=_base_loads(decisions, work_us, ideal_us),
+    base_loads=np.zeros(work_us.shape[1]),
+    scheduled=np.zeros((*work_us.shape, NUM_FEATURES), np.float32),
     ideal_us=ideal_us,
     mean_us=max(float(fastest_us.sum()) / max(1, len(fastest_us)), _LEAST_US),
   )
-
-
-def changed(tables: PartialTables, decisions: Decisions) -> PartialTables:
-  """Replaces the base of the tables by that of `decisions`."""
-  return tables._replace(
-    base=decisions.base_choices,
-    base_shares=decisions.base_shares,
-    base_loads=_base_loads(decisions, tables.work_us, tables.ideal_us),
-  )
-
-
-def _base_loads(
-  decisions: Decisions, work_us: np.ndarray, ideal_us: float
-) -> np.ndarray:
-  if decisions.base is None:
-    return np.zeros(work_us.shape[1])
-  return (decisions.base_shares * work_us).sum(axis=0) / ideal_us - 1.0
 
 
 def _neighbors(

@@ -1,4 +1,4 @@
-"""Tasks of policies that change placements: which ones, and what into."""
+"""Tasks of policies that change placements: which ones."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.learned.decisions import Decisions
+from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.sampling import step_times
 from tfplace.learned.train import demonstrations
 from tfplace.learned.train.tasks import Task
@@ -22,7 +22,7 @@ from tfplace.simulate import Simulator
 
 @dataclasses.dataclass(frozen=True)
 class ChangeConfig:
-  """Placements to change, and the search for a better one.
+  """Placements to change.
 
   Attributes:
     rules: Strategies of whole steps; those of microbatched steps are
@@ -32,10 +32,6 @@ class ChangeConfig:
     searches: Evaluations of short searches from the best of them; what each
       finds is changed, too, as the search asks for it.
     short_s: Limit on the seconds of each.
-    search_evaluations: Evaluations of the search of the decisions, whose result
-      is imitated; 0 for none.
-    search_s: Limit on its seconds, or `search_s_per_op` if that is more.
-    search_s_per_op: See `search_s`.
     seed: Seed of the searches.
     folder: Directory of results for a resumed run; None for none.
   """
@@ -45,25 +41,8 @@ class ChangeConfig:
   rule_s: float = 5.0
   searches: tuple[int, ...] = (150, 2000)
   short_s: float = 6.0
-  search_evaluations: int = 5000
-  search_s: float = 10.0
-  search_s_per_op: float = 4e-4
   seed: int = 0
   folder: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Changes:
-  """Placements to change.
-
-  Attributes:
-    bases: [?, num_ops] devices of distinct placements.
-    target: [num_decisions] devices that a search of the decisions found, or the
-      choices of the best base.
-  """
-
-  bases: np.ndarray
-  target: np.ndarray
 
 
 def change_tasks(
@@ -79,34 +58,34 @@ def change_tasks(
     TrainingError: A file in the folder cannot be read or written.
   """
   config = config or ChangeConfig()
+  problem = decisions.problem
+  # The placements are the same at any number of decisions.
   known = demonstrations.kept(
-    decisions, config, lambda: vars(find(decisions, config))
+    group_decisions(problem), config, lambda: {"bases": find(problem, config)}
   )
   tasks = []
   for base in known["bases"]:
-    based = dataclasses.replace(decisions, base=base)
+    based = decisions.based_on(base)
     (base_us,) = step_times(evaluator, base[None])
     task = Task(
       based,
       evaluator,
       float(base_us),
-      known["target"],
+      based.base_choices,
       groupings=decisions.explorations,
       workers=workers,
     )
-    task.target = task.named(task.target)
-    task.evaluate(np.stack((based.base_choices, task.target)))
+    task.evaluate(based.base_choices[None])
     tasks.append(task)
   return tasks
 
 
-def find(decisions: Decisions, config: ChangeConfig) -> Changes:
-  """Finds placements by rules and searches.
+def find(problem: Problem, config: ChangeConfig) -> np.ndarray:
+  """Finds [?, num_ops] distinct placements by rules and short searches.
 
   Raises:
     InfeasibleError: No placement fits in memory.
   """
-  problem = decisions.problem
   simulator = Simulator(problem)
   found = _by_rules(problem, simulator, config)
   for evaluations in config.searches:
@@ -114,11 +93,7 @@ def find(decisions: Decisions, config: ChangeConfig) -> Changes:
     placer = registry.get_placer("annealing", start=start)
     budget = Budget(config.short_s, evaluations)
     found.append(placer.place(problem, simulator, budget, config.seed))
-  bases = [result.placement.devices for result in best_first(found)]
-  target = decisions.to_choices(bases[0])
-  if config.search_evaluations:
-    target = decisions.to_choices(_searched(decisions, config))
-  return Changes(np.stack(bases), target)
+  return np.stack([result.placement.devices for result in best_first(found)])
 
 
 def _by_rules(
@@ -137,12 +112,3 @@ def _by_rules(
   if not found:
     raise failure or InfeasibleError("there is no placement to change")
   return best_first(found)[: config.num_rules]
-
-
-def _searched(decisions: Decisions, config: ChangeConfig) -> np.ndarray:
-  problem = decisions.as_groups
-  seconds = max(config.search_s, config.search_s_per_op * problem.graph.num_ops)
-  budget = Budget(seconds, config.search_evaluations)
-  placer = registry.get_placer("annealing")
-  found = placer.place(problem, Simulator(problem), budget, config.seed)
-  return found.placement.devices

@@ -164,8 +164,7 @@ class Request:
       default.
     max_decisions: Numbers of decisions; each graph has tasks at each number,
       where None keeps all groups. None for the strategy's default.
-    search_evaluations: See `DemonstrationConfig` and `ChangeConfig`; None for
-      the default.
+    search_evaluations: See `DemonstrationConfig`.
     learning_rate: Learning rate of Adam; None for the strategy's default.
     entropy: Weight of the entropy; None for the strategy's default.
     algorithm, visits: Settings of Placeto, see `PlacetoConfig`.
@@ -180,7 +179,7 @@ class Request:
   imitation_steps: int | None = None
   samples: int = 16
   max_decisions: tuple[int | None, ...] | None = None
-  search_evaluations: int | None = None
+  search_evaluations: int = 0
   checkpoint_every: int = 10
   learning_rate: float | None = None
   entropy: float | None = None

@@ -70,15 +70,8 @@ class Task:
     return sampling.Context(self.decisions, self.evaluator, self.groupings)
 
   def named(self, choices: np.ndarray) -> np.ndarray:
-    """Permutes identical devices of [num_decisions] choices.
-
-    They are named like the base, because other names would tell the policy to
-    move everything, or else in order of first use.
-    """
-    classes = self.context.classes
-    if self.decisions.base is None:
-      return symmetry.by_first_use(choices, classes)
-    return symmetry.named_like(choices, self.decisions.base_choices, classes)
+    """Names identical devices of [num_decisions] choices by first use."""
+    return symmetry.by_first_use(choices, self.context.classes)
 
   @functools.cached_property
   def _sampler(self) -> sampling.WorkerSampler | None:

@@ -11,7 +11,6 @@ import pathlib
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -304,13 +303,13 @@ def _tasks(
   folder: str,
   workers: Workers | None,
 ) -> list[Task]:
-  options: dict[str, Any] = {"seed": request.seed, "folder": folder}
-  if request.search_evaluations is not None:
-    options["search_evaluations"] = request.search_evaluations
   if learner_type(request.strategy).changes:
-    changed = ChangeConfig(**options)
+    changed = ChangeConfig(seed=request.seed, folder=folder)
     return change_tasks(decisions, evaluator, changed, workers)
-  shown = DemonstrationConfig(**options)
+  searched = request.search_evaluations
+  shown = DemonstrationConfig(
+    search_evaluations=searched, seed=request.seed, folder=folder
+  )
   return [make_task(decisions, evaluator, shown, workers)]
 
 

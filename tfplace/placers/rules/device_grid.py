@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tfplace.core.op_names import UNKNOWN
-from tfplace.core.paths import transfers, upward_ranks
+from tfplace.core.paths import transfers
 from tfplace.placers.groups import GroupGraph, main_devices, working_devices
 from tfplace.placers.list_scheduling.placers import held_bytes
 from tfplace.placers.rules.axes import longest_ops, read_scopes, spread
@@ -273,7 +273,7 @@ class DeviceGrid:
     layer = np.unique(layer, return_inverse=True)[1].reshape(-1)
     # Sort layers by the time from their first op to the end of the step. By
     # earliest start, a layer's reshaped weight would count as its input.
-    after_us = upward_ranks(groups.problem.graph, groups.problem.fastest_us)
+    after_us = groups.problem.upward_ranks_us
     of_group = np.zeros(groups.num_groups)
     np.maximum.at(of_group, groups.problem.group_of, after_us)
     of_group[self.microbatch != (0 if self.count > 1 else UNKNOWN)] = 0.0

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.search.config import Rounds, Scale
+from tfplace.placers.search.guide import OWN, RATED, Guide, draw, guide_of
 from tfplace.placers.search.moves import move_coarse, propose, uniform
 from tfplace.placers.search.state import (
   BEST,
@@ -64,6 +65,7 @@ class Chain:
     tables: Tables of the problem.
     rate: Latest measured evaluations per second.
     done: Evaluations in the current round.
+    guide: Rated moves to draw from; none at first.
   """
 
   def __init__(
@@ -76,6 +78,7 @@ class Chain:
     self.rate = 0.0
     self.done = 0
     self.tables = tables
+    self.guide = guide_of((), tables.allowed.shape[1])
     self._state = state
     self._step = step
     self._work = engine.workspace(step)
@@ -143,7 +146,7 @@ class Chain:
   ) -> int:
     penalty_us = self._scale.penalty_us
     chain = self._step, self._work, tables, self._state, penalty_us
-    return _run(*chain, task, cooling, given)
+    return _run(*chain, task, cooling, given, self.guide)
 
   def anneal(
     self,
@@ -201,6 +204,7 @@ def _run(
   task: int,
   cooling: Cooling,
   given: np.ndarray,
+  guide: Guide,
 ) -> int:
   """Runs a task; the only entry point from Python.
 
@@ -218,12 +222,21 @@ def _run(
   if task == _SWEEP:
     for coarse in given:
       for number in range(2):
-        move_coarse(tables, state, coarse, number == 0)
+        kind = OWN
+        if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
+          kind = RATED
+          draw(guide, state, tables.allowed.shape[1])
+        else:
+          move_coarse(tables, state, coarse, number == 0)
         if not _apply(tables, state):
           continue
-        limit = state.numbers[CURRENT] * (1 - 1e-9)
+        now_us = state.numbers[CURRENT]
+        limit = now_us * (1 - 1e-9)
+        guide.tally[kind, 1] += 1.0
         if not _judge(step, work, tables, state, limit, penalty_us):
           _undo(tables, state)
+        else:
+          guide.tally[kind, 0] += np.log(now_us / state.numbers[CURRENT])
         done += 1
     return done
   if task == _JUMP:
@@ -241,14 +254,23 @@ def _run(
   factor = fall ** (1.0 / max(1, cooling.evaluations))
   temperature = cooling.hot_us
   while done < cooling.evaluations and idle < 1000:
-    propose(tables, state, lowest, highest, cooling.part_share)
+    kind = OWN
+    if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
+      kind = RATED
+      draw(guide, state, tables.allowed.shape[1])
+    else:
+      propose(tables, state, lowest, highest, cooling.part_share)
     if not _apply(tables, state):
       idle += 1  # Nothing changes, so a simulation would be wasted.
       continue
     idle = 0
+    best_us = state.numbers[BEST]
     limit = state.numbers[CURRENT] - temperature * np.log(uniform(state))
     if not _judge(step, work, tables, state, limit, penalty_us):
       _undo(tables, state)
+    guide.tally[kind, 1] += 1.0
+    if state.numbers[BEST] < best_us < np.inf:
+      guide.tally[kind, 0] += np.log(best_us / state.numbers[BEST])
     temperature *= factor
     done += 1
   return done

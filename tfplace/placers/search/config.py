@@ -5,6 +5,7 @@ import time
 
 from tfplace.core.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search.guide import GuideConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +70,7 @@ class SearchConfig:
   halves: HalvesConfig = dataclasses.field(default_factory=HalvesConfig)
 
   proposals: ProposalConfig = dataclasses.field(default_factory=ProposalConfig)
+  guide: GuideConfig = dataclasses.field(default_factory=GuideConfig)
 
   # Evaluations per round, group and chain.
   evaluations_per_group: float = 400.0

@@ -14,12 +14,13 @@ import numpy as np
 
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.config import ProposalConfig
+from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.guide import Guided, Rater
 from tfplace.placers.search.state import TimeOrder
 
 
-class Proposer(Protocol):
-  """Source of changed placements; safe in several threads."""
+class Proposer(Rater, Protocol):
+  """Source of changed placements and rated moves; safe in several threads."""
 
   def propose(
     self, devices: np.ndarray, number: int, rng: np.random.Generator
@@ -38,6 +39,7 @@ class Proposals:
   Args:
     groups: Groups of the problem that the proposer knows.
     order: Renumbering of the problem in the search.
+    chain: Gets the moves that the proposer rates.
   """
 
   def __init__(
@@ -46,13 +48,16 @@ class Proposals:
     groups: GroupGraph,
     order: TimeOrder,
     rng: np.random.Generator,
-    config: ProposalConfig,
+    config: SearchConfig,
+    chain: Chain,
   ) -> None:
     self._proposer = proposer
     self._groups = groups
     self._order = order
     self._rng = rng
-    self._config = config
+    self._config = config.proposals
+    self._guided = Guided(proposer, groups, order, config.guide)
+    chain.guide = self._guided.guide
     self._chain, self._proposed = _Gains(), _Gains()
     self._at = time.perf_counter()
     self._best_us = math.inf
@@ -64,8 +69,14 @@ class Proposals:
     self._at = time.perf_counter()
     self._best_us = min(self._best_us, chain.best_us)
 
+  def after_sweep(self, chain: Chain) -> None:
+    """Rates moves; proposals wait for the annealing."""
+    self._guided.update(chain.devices)
+    self.skip(chain)
+
   def after_chunk(self, chain: Chain) -> None:
     """Accounts for what the chain did since the last call; may propose."""
+    self._guided.update(chain.devices)
     seconds = self._add(self._chain, chain)
     share = 1.0 if self._pays else self._config.trial_share
     self._left_s = min(self._left_s, 0.0) + share * seconds

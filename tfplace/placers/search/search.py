@@ -109,7 +109,8 @@ class Search:
     if self._proposer is not None and budget.is_timed:
       known = self._proposer, self._groups, self._order
       self._proposals = [
-        Proposals(*known, rng, self._config.proposals) for rng in self._rngs
+        Proposals(*known, rng, self._config, chain)
+        for rng, chain in zip(self._rngs, self._chains, strict=True)
       ]
     starts = [self._order.enter(start) for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
@@ -170,7 +171,7 @@ class Search:
     can_merge = groups.num_groups > min(self._config.sweep_sizes)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
-    told = self._tell, self._rngs, pool
+    told = self._after_sweep, self._rngs, pool
     sweep_all(self._chains, groups, starts, allowance, *told)
     self._collect()
     self._swept = [chain.best.copy() for chain in self._chains]
@@ -265,6 +266,11 @@ class Search:
   def _skip(self, chain: Chain) -> None:
     if self._proposals:
       self._proposals[self._chains.index(chain)].skip(chain)
+
+  def _after_sweep(self, chain: Chain) -> None:
+    if self._proposals:
+      self._proposals[self._chains.index(chain)].after_sweep(chain)
+    self._tell(chain)
 
   def _annealed(self, chain: Chain) -> None:
     if self._proposals:

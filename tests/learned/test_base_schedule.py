@@ -1,0 +1,100 @@
+"""What a decision sees of the schedule of the base."""
+
+import numpy as np
+import pytest
+
+from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tfplace import Simulator, core
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.ordered.base_schedule import NUM_FEATURES
+from tfplace.learned.ordered.tables import BaseTables, partial_tables
+
+CRITICAL, SOFT, WAIT, SENT_FROM, SENT_TO, BUSY, OCCUPIED = 1, 2, 3, 4, 5, 6, 7
+LATE_IN, DELAY, LATE_OUT = 8, 9, 10
+
+
+def joined():
+  """Ops of 10 and 3 us that one of 5 us joins; launches take 1, links 2 us."""
+  times = {"long": 10.0, "short": 3.0, "join": 5.0}
+  ops = [
+    core.OpSpec(name, "MatMul", {"GPU": us}, [0.0])
+    for name, us in times.items()
+  ]
+  return core.build_graph("joined", ops, [(0, 0, 2), (1, 0, 2)])
+
+
+def seen(graph, devices, number=2):
+  problem = problem_of(graph, gpus(number))
+  decisions = group_decisions(problem)
+  of_op = decisions.decision_of
+  base = np.array(devices, np.int32)
+  _, tables = BaseTables(decisions).of(base)
+  return tables.scheduled[of_op], Simulator(problem).evaluate(base[None])[0]
+
+
+def test_what_has_slack_is_not_critical():
+  found, step = seen(joined(), [0, 1, 0])
+  assert step.step_time_us == 16.0  # 10, a launch, 5
+  long, short, join = found[:, 0]
+  assert long[CRITICAL] == join[CRITICAL] == 1.0
+  # It ends at 3 and may end at 9: a slack of 6 of 16.
+  assert short[CRITICAL] == pytest.approx(np.exp(-6 / 16 / 0.003))
+  assert short[SOFT] == pytest.approx(np.exp(-6 / 16 / 0.03), rel=1e-5)
+  # The other device is busy for 3 of the 16; the long op has it from 0 to 10.
+  assert found[0, 1, BUSY] == pytest.approx(0.3, abs=0.01)
+  assert found[0, 1, OCCUPIED] == pytest.approx(0.0, abs=1e-6)
+  assert found[1, 0, BUSY] == found[1, 0, OCCUPIED] == pytest.approx(1.0)
+
+
+def test_a_transfer_on_the_critical_path_is_seen_from_both_ends():
+  found, step = seen(joined(), [1, 0, 0])
+  assert step.step_time_us == 17.0  # 10, a transfer of 2, 5
+  size = 0.5 * np.log1p(1000 * 2 / 17)
+  assert found[2, 1, SENT_FROM] == pytest.approx(size)
+  assert found[0, 0, SENT_TO] == pytest.approx(size)
+  assert found[2, 0, SENT_FROM] == found[1, 0, SENT_TO] == 0.0
+  # If the join moves to its input, it ends 2 us earlier; the other moved to
+  # device 1 would arrive in time without queues.
+  assert found[2, 1, LATE_IN] == pytest.approx(np.tanh(20 * -2 / 17))
+  assert found[0, 0, LATE_OUT] == pytest.approx(np.tanh(20 * -2 / 17))
+
+
+def test_waits_for_a_device_are_told_from_waits_for_inputs():
+  # All on one device: the short op waits for the long one.
+  found, step = seen(joined(), [0, 0, 0])
+  assert step.step_time_us == 20.0
+  assert (found[:, 0, CRITICAL] == 1.0).all()
+  waited = found[:, 0, WAIT]
+  assert waited[1] == pytest.approx(0.5 * np.log1p(1000 * 11 / 20))
+  assert waited[0] == 0.0
+  assert waited[2] == pytest.approx(0.5 * np.log1p(1000 * 1 / 20))  # a launch
+
+
+def test_a_later_input_is_a_delay():
+  found, _ = seen(joined(), [0, 1, 0])
+  assert found[2, 0, DELAY] == 0.0
+  # On device 1 the long op would arrive at 12 instead of 11.
+  assert found[2, 1, DELAY] == pytest.approx(0.5 * np.log1p(1000 * 1 / 16))
+
+
+def test_without_a_base_or_a_step_nothing_is_seen():
+  problem = problem_of(random_graph(20, 1, cpu_only=True), gpus(2, cpu=True))
+  decisions = group_decisions(problem)
+  shape = decisions.allowed.shape
+  plain = partial_tables(decisions).scheduled
+  assert plain.shape == (*shape, NUM_FEATURES) and not plain.any()
+  _, tables = BaseTables(decisions).of(np.zeros(20, np.int32))
+  assert not tables.scheduled.any()  # Some ops run on the CPU only.
+
+
+def test_coarse_decisions_share_the_schedule_of_the_base():
+  problem = problem_of(random_graph(60, seed=2), gpus(3))
+  base = np.arange(60, dtype=np.int32) % 3
+  fine = BaseTables(group_decisions(problem))
+  coarse = BaseTables(group_decisions(problem, 8), fine.simulated)
+  _, first = fine.of(base)
+  assert fine.simulated.of(base) is coarse.simulated.of(base.copy())
+  _, second = coarse.of(base)
+  assert np.isfinite(first.scheduled).all()
+  assert np.isfinite(second.scheduled).all()
+  assert second.scheduled.any()

@@ -1,0 +1,150 @@
+"""Rated moves: how they are drawn, and how large their share is."""
+
+import numpy as np
+import pytest
+
+from tests.placers.test_proposals import PATIENT, searched, wide_problem
+from tfplace.core.budget import Budget
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.search.chain import Cooling
+from tfplace.placers.search.guide import OWN, RATED, GuideConfig, Guided
+from tfplace.placers.search.search import Search
+from tfplace.placers.search.state import time_order
+
+EAGER = GuideConfig(rating_share=1e9)  # Rates with each call.
+
+
+class Rates:
+  """Rates two sets of moves: halves of the ops, and single ops."""
+
+  def __init__(self, num_ops, *ratings):
+    self.labels = np.arange(num_ops) * 2 // num_ops, np.arange(num_ops)
+    self.ratings, self.asked = ratings, []
+
+  def rate(self, number, devices):
+    self.asked.append((number, devices.copy()))
+    return self.ratings[number]
+
+  def propose(self, devices, number, rng):
+    return devices
+
+
+def rated(num_ops, halves, single, config=EAGER):
+  """A problem, and a guide with the given [parts, devices] ratings."""
+  problem = wide_problem(num_ops=num_ops)
+  groups = GroupGraph(problem)
+  order = time_order(groups)
+  rater = Rates(num_ops, halves, single)
+  return problem, order, rater, Guided(rater, groups, order, config)
+
+
+def annealed(problem, guide, evaluations=500):
+  """A chain that starts with all on device 0 and has only rated moves."""
+  groups = GroupGraph(problem)
+  search = Search(groups, 0, PATIENT)
+  chain = search._chains[0]
+  chain.guide = guide
+  guide.share[0] = 1.0
+  chain.restart(np.zeros(groups.num_groups, np.int32))
+  chain.cool(Cooling(evaluations, 1e9, 1e9, 0, 0, 0.0))
+  return search._order.leave(chain.devices)
+
+
+def test_only_what_is_rated_moves():
+  halves, single = np.zeros((2, 4)), np.zeros((400, 4))
+  single[7, 3] = single[20, 1] = 0.5
+  problem, _, _, guided = rated(400, halves, single)
+  guided.update(np.zeros(400, np.int32))
+  devices = annealed(problem, guided.guide)
+  assert devices[7] == 3 and devices[20] == 1
+  assert np.count_nonzero(devices) == 2
+
+
+def test_a_part_moves_as_a_whole():
+  halves, single = np.zeros((2, 4)), np.zeros((400, 4))
+  halves[1, 2] = 1e-6  # The weights of a set add up to the same.
+  problem, _, _, guided = rated(400, halves, single)
+  guided.update(np.zeros(400, np.int32))
+  devices = annealed(problem, guided.guide)
+  assert (devices == np.repeat([0, 2], 200)).all()
+
+
+def test_sets_are_drawn_equally_and_moves_by_their_rating():
+  halves, single = np.zeros((2, 4)), np.zeros((400, 4))
+  halves[0, 1] = 0.1
+  single[:, 2] = 0.1
+  single[9, 2] = 10.0
+  _, _, _, guided = rated(400, halves, single)
+  guided.update(np.zeros(400, np.int32))
+  weight = np.diff(guided.guide.total, prepend=0.0)
+  assert weight[1] == pytest.approx(1.0)
+  assert weight[8:].sum() == pytest.approx(1.0)
+  at = 8 + 4 * 9 + 2
+  assert weight[at] == pytest.approx(10.0 / (10.0 + 39.9))
+  guided.guide.tries[at] = 4.0  # They count half with the next rating.
+  for _ in range(2):
+    guided.update(np.zeros(400, np.int32))
+  assert guided.guide.tries[at] == 2.0
+  weight = np.diff(guided.guide.total, prepend=0.0)
+  assert weight[at] == pytest.approx(4.9 / (4.9 + 39.9))
+
+
+def test_ratings_are_about_the_placement_of_the_chain():
+  ones = np.ones((2, 4)), np.ones((400, 4))
+  _, order, rater, guided = rated(400, *ones)
+  devices = np.arange(400, dtype=np.int32) % 4
+  guided.update(order.enter(devices))
+  assert [number for number, _ in rater.asked] == [0, 1]
+  assert all((seen == devices).all() for _, seen in rater.asked)
+  for _ in range(3):  # later one set at a time
+    guided.update(order.enter(devices))
+  assert [number for number, _ in rater.asked] == [0, 1, 0, 1, 0]
+
+
+def test_rating_takes_a_small_share_of_the_time():
+  ones = np.ones((2, 4)), np.ones((400, 4))
+  _, _, rater, guided = rated(400, *ones, GuideConfig(rating_share=1e-9))
+  for _ in range(3):
+    guided.update(np.zeros(400, np.int32))
+  assert len(rater.asked) == 2  # both sets once
+
+
+@pytest.mark.parametrize(
+  "tally, share",
+  [
+    ([[0.0, 19.0], [1.0, 900.0]], 0.5),  # too few to compare
+    ([[0.0, 100.0], [1.0, 100.0]], 0.1),
+    ([[1.0, 100.0], [0.0, 100.0]], 0.8),
+    ([[2.0, 100.0], [1.0, 50.0]], 0.5),  # the same per move
+    ([[2.0, 100.0], [2.0, 300.0]], 0.75),
+    ([[0.0, 100.0], [0.0, 100.0]], 0.1),  # nobody gains: own moves
+  ],
+)
+def test_the_share_follows_the_gains(tally, share):
+  ones = np.ones((2, 4)), np.ones((400, 4))
+  _, _, _, guided = rated(400, *ones)
+  guided.guide.tally[:] = tally
+  guided.update(np.zeros(400, np.int32))
+  assert guided.guide.share[0] == pytest.approx(share)
+  np.testing.assert_allclose(guided.guide.tally, 0.9 * np.array(tally))
+
+
+def test_moves_and_gains_are_counted():
+  halves, single = np.zeros((2, 4)), np.ones((400, 4))
+  problem, _, _, guided = rated(400, halves, single)
+  guided.update(np.zeros(400, np.int32))
+  annealed(problem, guided.guide, 300)
+  (rated_gain, rated_moves), own = guided.guide.tally
+  assert rated_moves == 300 and rated_gain > 0.0
+  assert (own == 0.0).all()
+  assert (RATED, OWN) == (0, 1)
+
+
+def test_a_search_draws_rated_moves_if_seconds_are_its_budget():
+  problem = wide_problem(4)
+  rater = Rates(400, np.ones((2, 4)), np.ones((400, 4)))
+  searched(problem, rater, Budget(1e4, 2000))
+  assert not rater.asked  # Results must not depend on the machine.
+  search = searched(problem, rater, Budget(0.5))
+  assert rater.asked
+  assert all(chain.guide.tally[RATED, 1] > 0 for chain in search._chains)
