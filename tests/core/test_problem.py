@@ -152,3 +152,39 @@ def test_printed_result_has_a_summary_of_its_graph():
   problem = make([op("a", gpu=1.0), op("b", gpu=1.0)], [(0, 0, 1)])
   assert repr(problem.graph) == "OpGraph('g', 2 ops, 1 edges)"
   assert "OpGraph" not in repr(Placement(problem, [0, 0]))
+
+
+def test_other_groups_share_what_is_known_of_the_ops():
+  times = [{"GPU": 1.0, "CPU": 3.0}, {"CPU": 2.0}, {"GPU": 4.0, "CPU": 5.0}]
+  ops = [OpSpec(f"op{i}", "MatMul", t, [8.0]) for i, t in enumerate(times)]
+  problem = make(ops, [(0, 0, 1), (1, 0, 2)])
+  _ = problem.longest_path_us, problem.group_allowed, problem.starts
+  made = problem.with_groups(np.array([0, 1, 0]))
+  expected = Problem(
+    build_graph(
+      "g",
+      [
+        OpSpec(op.name, op.type, op.time_us, [8.0], colocation=group)
+        for op, group in zip(ops, "aba", strict=True)
+      ],
+      [(0, 0, 1), (1, 0, 2)],
+    ),
+    problem.cluster,
+  )
+  for name in ("group_of", "group_allowed", "earliest_start_us", "time_us"):
+    np.testing.assert_array_equal(getattr(made, name), getattr(expected, name))
+  assert made.earliest_start_us is problem.earliest_start_us
+  # The first problem is as it was.
+  assert (problem.group_of == [0, 1, 2]).all()
+  assert problem.graph.colocation_names == ()
+  assert not made.graph.colocation.flags.writeable
+
+
+def test_other_groups_need_a_device_each():
+  ops = [
+    OpSpec("a", "MatMul", {"GPU": 1.0}, [8.0]),
+    OpSpec("b", "MatMul", {"CPU": 1.0}, [8.0]),
+  ]
+  problem = make(ops)
+  with pytest.raises(ProblemError, match="colocation group '0'"):
+    problem.with_groups(np.array([0, 0]))

@@ -97,11 +97,11 @@ class OrderedPlacer(PolicyPlacer):
     rng: np.random.Generator,
     proposer: "OrderedProposer",
   ) -> None:
-    """Offers samples until they gain nothing, or little before a search.
+    """Offers samples until none of the last `patience` was an improvement.
 
-    A given proposer goes on in the search that follows, which stops them where
-    other moves gain more. So they end here once the second half of them has
-    gained less than `least_gain`.
+    A given proposer is also asked by the search that follows, where it competes
+    with other moves. Then samples end here once the second half of them gained
+    less than `least_gain`.
     """
     base = self._begin(tracker)
     best_us = [_time_us(tracker)]
@@ -109,8 +109,8 @@ class OrderedPlacer(PolicyPlacer):
     for number in range(self.samples):
       for one in proposer.passes:
         tried = len(best_us)
-        half = best_us[tried // 2] / best_us[-1] - 1.0
-        is_slow = self.proposer is not None and half < self.least_gain
+        gain = best_us[tried // 2] / best_us[-1] - 1.0
+        is_slow = self.proposer is not None and gain < self.least_gain
         if (
           tracker.is_done
           or number - better > self.patience
@@ -226,17 +226,24 @@ class Pass:
     return devices
 
   def rate(self, base: np.ndarray) -> np.ndarray:
+    """Returns [N, D] probabilities that a single change is better than none."""
     gains = self._based(base, _SIMILAR).gains
     return 1.0 / (1.0 + np.exp(np.minimum(-gains, 700.0)))
 
   def _rated(self, based: "_Based") -> np.ndarray:
-    """Returns [N, D] logs of the odds with which single changes are drawn."""
-    # The probability that a change is better than none; large gains of chains
-    # of mistakes would otherwise come first again and again.
+    """Returns [N, D] logs of the weights with which single changes are drawn.
+
+    Weights are probabilities to gain, not gains: otherwise a few overrated
+    changes would come first again and again.
+    """
     return -np.logaddexp(0.0, -based.gains) - _TRIED * self._tries
 
   def _based(self, base: np.ndarray, similar: float = 0.0) -> "_Based":
-    """Returns what is known of a base that differs in so large a share."""
+    """Returns what is known of a base, or of one that is similar.
+
+    Args:
+      similar: Share of the ops that may be on another device.
+    """
     most = similar * len(base)
     for known in self._known:  # One read: another thread may replace it.
       if np.count_nonzero(known.decisions.base != base) <= most:
@@ -272,7 +279,7 @@ def single_gains(tables: PartialTables, head: Head) -> np.ndarray:
 
 
 class OrderedProposer:
-  """Large-neighborhood moves of a policy for `placers.search`.
+  """Proposals and ratings of a policy for `placers.search`.
 
   Args:
     policy: None for random changes.
@@ -295,9 +302,11 @@ class OrderedProposer:
 
   @property
   def labels(self) -> list[np.ndarray]:
+    """See `placers.search.guide.Rater`: a set of moves per size."""
     return [one.decisions.decision_of for one in self.passes]
 
   def rate(self, number: int, devices: np.ndarray) -> np.ndarray:
+    """See `placers.search.guide.Rater`."""
     return self.passes[number].rate(devices)
 
   def propose(
