@@ -81,10 +81,10 @@ def test_sets_are_drawn_equally_and_moves_by_their_rating():
   assert weight[8:].sum() == pytest.approx(1.0)
   at = 8 + 4 * 9 + 2
   assert weight[at] == pytest.approx(10.0 / (10.0 + 39.9))
-  guided.guide.tries[at] = 4.0  # They count half with the next rating.
-  for _ in range(2):
+  guided.guide.tries[at] = 2.0
+  for _ in range(2):  # one set each
     guided.update(np.zeros(400, np.int32))
-  assert guided.guide.tries[at] == 2.0
+  assert guided.guide.tries[at] == 1.0  # They count half with the next rating.
   weight = np.diff(guided.guide.total, prepend=0.0)
   assert weight[at] == pytest.approx(4.9 / (4.9 + 39.9))
 

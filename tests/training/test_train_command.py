@@ -120,7 +120,6 @@ def test_minutes_end_a_run_that_can_go_on(tiny):
     f"--checkpoint_dir={tiny / 'c'}",
     f"--export_dir={tiny / 'policy'}",
     "--init_from=shipped",
-    "--search_evaluations=100",
     "--minutes=0.5",
   )
   done = []

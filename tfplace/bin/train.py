@@ -27,9 +27,9 @@ if TYPE_CHECKING:
   from tfplace.learned.train.trainer import Trainer
 
 _DESCRIPTION = (
-  "Trains a policy by imitation of the best classical placements, then by"
-  " reinforcement learning. A run with the same --checkpoint_dir continues from"
-  " the last checkpoint."
+  "Trains a policy by imitation of searched placements (for ordered, of"
+  " simulated changes that gain), then by reinforcement learning. A run with the"
+  " same --checkpoint_dir continues from the last checkpoint."
 )
 _REWARDS = ("simulate", "measure")
 _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
@@ -37,6 +37,7 @@ _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
 _STRATEGIES_OF = {
   "algorithm": ("placeto",),
   "visits": ("placeto",),
+  "search_evaluations": ("gdp", "placeto", "hierarchical", "rnn"),
   "elite": ("gdp", "ordered", "hierarchical", "rnn"),
 }
 _REQUESTED = (

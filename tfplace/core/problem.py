@@ -90,7 +90,8 @@ class Problem:
     What is known of the ops is shared, not computed again.
 
     Args:
-      group_of: [num_ops] group of each op, from 0 on.
+      group_of: [num_ops] label of each op, from 0 on; the result numbers its
+        groups by their first op.
 
     Raises:
       ProblemError: A group cannot run on any device.
@@ -235,7 +236,7 @@ class Problem:
 
   @functools.cached_property
   def upward_ranks_us(self) -> np.ndarray:
-    """[num_ops] longest paths from the start of each op, likewise."""
+    """[num_ops] longest paths from the start of each op; transfers are free."""
     return paths.upward_ranks(self.graph, self.fastest_us)
 
   @functools.cached_property

@@ -240,7 +240,8 @@ class _Run:
     if self.is_met:
       self.skipped[strategy] = _MET
       return None
-    if self._only_in_search and not self.budget.is_timed:
+    only_in_search = self._is_only_in_search(strategy)
+    if only_in_search and not self.budget.is_timed:
       self.skipped[strategy] = (
         "on steps without microbatches its policy is asked inside the search,"
         " if seconds are the budget"
@@ -253,7 +254,7 @@ class _Run:
     # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.is_timed:
       setups = config.learned_setups
-      if self._only_in_search:
+      if only_in_search:
         setups = config.whole_setups
       least_s = max(config.learned_least_s, setups * setup_s)
     if left.seconds < least_s:
@@ -265,21 +266,21 @@ class _Run:
     share = left.fraction(config.learned_share)
     return dataclasses.replace(share, seconds=setup_s + share.seconds)
 
-  @property
-  def _only_in_search(self) -> bool:
-    """True if no placement of the policy itself is wanted."""
+  def _is_only_in_search(self, strategy: str) -> bool:
+    """Returns True if no placement of the policy itself is wanted."""
     is_whole = self.problem.graph.num_microbatches < 2
-    return is_whole and self.placer.policy is None
+    is_shipped = self.placer.policy is None
+    return is_whole and is_shipped and registry.has_proposer(strategy)
 
   def _ask(self, strategy: str, budget: Budget) -> Result | None:
     """Runs a learned placer; keeps its proposer for the search."""
     policy = self.placer.policy
     proposer = registry.open_proposer(strategy, policy, self.problem)
-    result = None
-    if proposer is None or not self._only_in_search:
-      result = self._place(strategy, policy, budget, proposer)
     self.proposer = self.proposer or proposer
-    return result
+    if self._is_only_in_search(strategy):
+      self.skipped[strategy] = "it is asked inside the search only"
+      return None
+    return self._place(strategy, policy, budget, proposer)
 
   def search(self) -> None:
     if self.is_met:

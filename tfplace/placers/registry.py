@@ -216,6 +216,11 @@ def open_proposer(strategy: str, policy: str | None, problem: Problem) -> Any:
   return None if path is None else _imported(path)(problem, policy)
 
 
+def has_proposer(strategy: str) -> bool:
+  """Returns True for a learned strategy that a search can ask."""
+  return _method(strategy).proposer is not None
+
+
 def check_accepts_start(strategy: str) -> None:
   """Raises TfplaceError unless a strategy can start from a given placement."""
   accept = named(accepts_start=True)

@@ -125,7 +125,9 @@ class Tracker:
     return self.offer_all(np.asarray(devices, np.int32).reshape(1, -1))[0]
 
   def offer_if_better(self, devices: np.ndarray) -> bool:
-    """Like `offer`; a simulator stops early where a row is no better.
+    """Offers one [num_ops] row if it is better than the best.
+
+    A simulator, which does not check the row, stops at the best step time.
 
     Returns:
       True if the row is the best so far.

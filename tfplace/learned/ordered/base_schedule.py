@@ -19,7 +19,7 @@ from tfplace.simulate.links import Links, arrival_us
 NUM_FEATURES = 14  # of a decision on a device
 
 _BINS = 2048  # of the step, to look up how busy a device is
-_KEPT = 4  # schedules: each chain of a search has a placement of its own
+_KEPT = 4  # Schedules to cache; each chain of a search has its own placement.
 _HARD = 0.003  # slack, relative to the step, that counts 1 / e
 _SOFT = 0.03
 _NONE = -1e30
@@ -99,7 +99,7 @@ class Simulated:
   """Schedules of placements of one problem; safe in several threads.
 
   Args:
-    tables: Of any decisions of the problem.
+    tables: Tables of the problem, at any number of decisions.
   """
 
   def __init__(self, problem: Problem, tables: OpTables) -> None:

@@ -18,10 +18,11 @@ from tfplace.learned.ordered.network import (
 from tfplace.learned.ordered.placer import SIZES
 from tfplace.learned.ordered.sampling import OrderedDraws, tables_of
 from tfplace.learned.policy_format import Exportable
-from tfplace.learned.sampling import Drawn, Given
+from tfplace.learned.sampling import Drawn, step_times
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
+from tfplace.simulate import Simulator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +51,10 @@ class OrderedPPOConfig(PPOConfig):
 class OrderedLearner(EncoderLearner):
   """Learner of a policy that modifies a placement in order.
 
-  Imitation learns from simulated changes of single decisions: the probability
-  of a change relative to keeping the decision is that of the best policy with
-  an entropy bonus, exp(gain / `gain`). PPO then learns changes of several
-  decisions, and uses the best placement so far as in SLIM (self-labeling, arXiv
-  2401.11849).
+  Imitation learns from simulated changes of single decisions. The odds of a
+  change are those of the best policy with an entropy bonus, exp(log speedup /
+  `gain`). PPO then learns changes of several decisions, and uses the best
+  placement so far as in SLIM (self-labeling, arXiv 2401.11849).
   """
 
   network_type: ClassVar[type] = OrderedConfig
@@ -88,11 +88,11 @@ class OrderedLearner(EncoderLearner):
     rng = np.random.default_rng([self._config.seed, step])
     kept = task.decisions.base_choices
     decision, device = _singles(self._tables[graph].allowed, kept, rng, method)
-    choices = kept[None].repeat(len(decision), 0)
+    choices = kept[None].repeat(1 + len(decision), 0)
     choices[np.arange(len(decision)), decision] = device
-    step_us = task.compute(Given(choices)).step_us
+    *step_us, base_us = self._simulated(task, choices)
     with np.errstate(divide="ignore"):
-      gain = np.log(task.baseline_us / step_us) / method.gain
+      gain = np.log(base_us / np.array(step_us)) / method.gain
     samples = self._decode(
       graph, np.zeros((1, *self._shape(graph)), np.float32), kept[None]
     )
@@ -104,6 +104,13 @@ class OrderedLearner(EncoderLearner):
     )
     self._average.step()
     return float(loss)
+
+  def _simulated(self, task: Task, choices: np.ndarray) -> np.ndarray:
+    """Simulates [B, N] choices, whatever rewards are: gains are exact."""
+    if isinstance(task.evaluator, Simulator):
+      return task.evaluate(choices)
+    simulator = Simulator(task.decisions.problem)
+    return step_times(simulator, task.decisions.to_devices(choices))
 
   def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
     observed, candidates, kept, decision, device, right = given

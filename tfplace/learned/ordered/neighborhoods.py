@@ -66,7 +66,7 @@ class Neighborhoods:
     """Draws a smaller neighborhood.
 
     Args:
-      promise: [N] logit of changing each decision.
+      promise: [N] log weight of changing each decision.
     """
     if rng.random() < _PROMISING_SHARE:
       free = _most(promise, int(rng.choice(_PROMISING)), rng)

@@ -35,8 +35,8 @@ SIZES = (512, 128, 32, 8)  # numbers of decisions of a policy that names none
 
 _SINGLE_SHARE = 0.7  # of the later samples: one decision alone
 _TRIED = 2.0  # nats by which an earlier try makes a change less likely
-_FADING = 0.5  # of earlier tries with each new base
-_SIMILAR = 0.05  # of the ops: another base whose ratings are good enough
+_FADING = 0.5  # Factor on the counts of tries with each new base.
+_SIMILAR = 0.05  # Share of ops that may differ for ratings to be reused.
 _BASES = 4  # Bases that are remembered: each chain of a search has its own.
 
 
@@ -111,6 +111,7 @@ class OrderedPlacer(PolicyPlacer):
         tried = len(best_us)
         gain = best_us[tried // 2] / best_us[-1] - 1.0
         is_slow = self.proposer is not None and gain < self.least_gain
+        is_slow = is_slow and tracker.best is not None
         if (
           tracker.is_done
           or number - better > self.patience
@@ -218,11 +219,13 @@ class Pass:
     """Changes one decision, as rated for this base or a similar one."""
     based = self._based(base, _SIMILAR)
     rated = self._rated(based)
-    drawn = int((rated + rng.gumbel(size=rated.shape)).argmax())
-    decision, device = divmod(drawn, rated.shape[1])
-    self._tries[decision, device] += 1.0
     devices = base.copy()
-    devices[self.decisions.decision_of == decision] = device
+    for drawn in np.argsort(-rated - rng.gumbel(size=rated.shape), axis=None):
+      decision, device = divmod(int(drawn), rated.shape[1])
+      self._tries[decision, device] += 1.0
+      devices[self.decisions.decision_of == decision] = device
+      if (devices != base).any():  # A similar base may be there already.
+        break
     return devices
 
   def rate(self, base: np.ndarray) -> np.ndarray:

@@ -72,7 +72,6 @@ def change_tasks(
       evaluator,
       float(base_us),
       based.base_choices,
-      groupings=decisions.explorations,
       workers=workers,
     )
     task.evaluate(based.base_choices[None])

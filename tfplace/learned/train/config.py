@@ -99,17 +99,18 @@ class ReinforceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ImitationConfig:
-  """Cross-entropy on the best classical placement, before RL.
+  """Supervised training before RL: by default, on a searched placement.
 
-  During reinforcement learning, the target is the best placement so far.
+  `ordered` learns which single changes gain instead. During reinforcement
+  learning, the target is the best placement so far.
 
   Attributes:
     steps: Gradient steps per graph; 0 starts from random weights.
     learning_rate: Learning rate of Adam.
     smoothing: Probability of devices other than the target, so that exploration
       remains possible.
-    rehearsals: Gradient steps toward the best placement before each iteration
-      of a run that began with imitation. They prevent a collapse to a single
+    rehearsals: Supervised steps before each iteration of a run that began with
+      imitation. They prevent a collapse to a single
       GPU.
     checkpoint_every: Gradient steps between checkpoints.
   """

@@ -97,7 +97,10 @@ class Learner(tf.Module, abc.ABC):
 
   @abc.abstractmethod
   def imitate(self, graph: int) -> float:
-    """Takes a gradient step toward `tasks[graph].target`; returns the loss."""
+    """Takes a supervised gradient step on `tasks[graph]`; returns the loss.
+
+    Most learners imitate the task's `target`.
+    """
 
   @abc.abstractmethod
   def improve(self, graph: int, rng: np.random.Generator) -> Step:

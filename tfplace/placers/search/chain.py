@@ -222,20 +222,21 @@ def _run(
   if task == _SWEEP:
     for coarse in given:
       for number in range(2):
-        kind = OWN
+        kind, is_new = OWN, False
         if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
-          kind = RATED
           draw(guide, state, tables.allowed.shape[1])
-        else:
+          is_new = _apply(tables, state)
+          kind = RATED if is_new else OWN
+        if not is_new:
           move_coarse(tables, state, coarse, number == 0)
-        if not _apply(tables, state):
-          continue
+          if not _apply(tables, state):
+            continue
         now_us = state.numbers[CURRENT]
         limit = now_us * (1 - 1e-9)
         guide.tally[kind, 1] += 1.0
         if not _judge(step, work, tables, state, limit, penalty_us):
           _undo(tables, state)
-        else:
+        elif now_us < np.inf:
           guide.tally[kind, 0] += np.log(now_us / state.numbers[CURRENT])
         done += 1
     return done

@@ -1,8 +1,8 @@
 """Rated moves that a chain draws from, besides its own.
 
 A rater, such as a policy, rates moves of coarse groups for the placement of a
-chain; rating all of them costs as much as a few simulations. The chain draws as
-large a share of its moves from them as they have in the recent gain per move.
+chain; rating all of them costs as much as a few simulations. The share of rated
+moves is their share of the recent gain per move.
 """
 
 import dataclasses
@@ -74,9 +74,9 @@ class GuideConfig:
     most_share: Share where only rated moves gain.
     least_moves: Moves of each kind to compare.
     memory: Factor on the gains and numbers of moves with each rating.
-    tried: Factor on the weight of a move each time that it is drawn; with each
-      rating it has half as much effect.
-    rating_share: Share of a chain's time to rate moves.
+    tried: Factor on the weight of a move for each time that it was drawn. Each
+      rating of its set halves these counts.
+    rating_share: Time to rate moves relative to the other time of a chain.
   """
 
   first_share: float = 0.5
@@ -145,7 +145,7 @@ class Guided:
       return
     sets = len(self._ends) - 1
     base = self._groups.expand(self._order.leave(devices))
-    # All sets at first, later one after the other.
+    # The first call rates all sets, later calls one each.
     for _ in range(sets if self._turn == 0 else 1):
       self._rate(self._turn % sets, base)
       self._turn += 1
@@ -158,8 +158,8 @@ class Guided:
   def _rate(self, number: int, base: np.ndarray) -> None:
     part = slice(self._ends[number], self._ends[number + 1])
     tries = self.guide.tries[part]
-    tries *= 0.5
     rated = self._rater.rate(number, base).ravel() * self._config.tried**tries
+    tries *= 0.5
     # Each set has the same weight, whatever the number of its parts.
     self._weight[part] = rated / max(float(rated.sum()), 1e-30)
 

@@ -173,6 +173,8 @@ class Search:
       return
     told = self._after_sweep, self._rngs, pool
     sweep_all(self._chains, groups, starts, allowance, *told)
+    for chain in self._chains:
+      chain.guide.tally[:] = 0.0  # Annealing counts other gains.
     self._collect()
     self._swept = [chain.best.copy() for chain in self._chains]
 
