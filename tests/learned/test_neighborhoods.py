@@ -113,3 +113,15 @@ def test_a_similar_base_needs_no_new_ratings(monkeypatch):
   far[:60] = (base[:60] + 1) % 3
   with pytest.raises(TypeError):
     one._single(far, rng)
+
+
+def test_a_reused_rating_changes_something():
+  base, proposer = based(60, sizes=(8,))
+  (one,) = proposer.passes
+  rng = np.random.default_rng(0)
+  one._based(base)
+  near = base.copy()
+  near[:3] = (base[:3] + 1) % 3  # at most 5% of the ops
+  for _ in range(100):
+    assert (one._single(near, rng) != near).any()
+  assert len(one._known) == 1

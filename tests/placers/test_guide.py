@@ -148,3 +148,21 @@ def test_a_search_draws_rated_moves_if_seconds_are_its_budget():
   search = searched(problem, rater, Budget(0.5))
   assert rater.asked
   assert all(chain.guide.tally[RATED, 1] > 0 for chain in search._chains)
+
+
+def test_sweeps_try_their_own_move_where_a_rated_one_changes_nothing():
+  halves, single = np.zeros((2, 4)), np.zeros((400, 4))
+  halves[:, 0] = 1.0  # where everything is
+  problem, _, _, guided = rated(400, halves, single)
+  groups = GroupGraph(problem)
+  guided.update(np.zeros(400, np.int32))
+  search = Search(groups, 0, PATIENT)
+  chain = search._chains[0]
+  chain.guide = guided.guide
+  guided.guide.share[0] = 1.0
+  chain.restart(np.zeros(groups.num_groups, np.int32))
+  chain.sweep(chain.tables, np.arange(50))
+  (rated_gain, rated_moves), (own_gain, own_moves) = guided.guide.tally
+  assert rated_moves == rated_gain == 0.0
+  assert own_moves == chain.evaluations - 1 > 50
+  assert own_gain > 0.0

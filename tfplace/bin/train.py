@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = (
   "Trains a policy by imitation of searched placements (for ordered, of"
-  " simulated changes that gain), then by reinforcement learning. A run with the"
-  " same --checkpoint_dir continues from the last checkpoint."
+  " simulated changes that gain), then by reinforcement learning. A run with"
+  " the same --checkpoint_dir continues from the last checkpoint."
 )
 _REWARDS = ("simulate", "measure")
 _UNLIMITED = 1_000_000_000  # iterations of a run that time ends

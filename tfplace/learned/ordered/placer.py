@@ -106,16 +106,16 @@ class OrderedPlacer(PolicyPlacer):
     base = self._begin(tracker)
     best_us = [_time_us(tracker)]
     better = 0  # number of the sample that found the best placement
+    before_search = self.proposer is not None
     for number in range(self.samples):
       for one in proposer.passes:
         tried = len(best_us)
-        gain = best_us[tried // 2] / best_us[-1] - 1.0
-        is_slow = self.proposer is not None and gain < self.least_gain
-        is_slow = is_slow and tracker.best is not None
+        slow_us = (1.0 + self.least_gain) * best_us[-1]
+        is_slow = tracker.best is not None and best_us[tried // 2] <= slow_us
         if (
           tracker.is_done
           or number - better > self.patience
-          or (tried > self.least_samples and is_slow)
+          or (is_slow and before_search and tried > self.least_samples)
         ):
           return
         with contextlib.suppress(PlacementError):
