@@ -161,8 +161,7 @@ def test_sweeps_try_their_own_move_where_a_rated_one_changes_nothing():
   chain.guide = guided.guide
   guided.guide.share[0] = 1.0
   chain.restart(np.zeros(groups.num_groups, np.int32))
-  chain.sweep(chain.tables, np.arange(50))
-  (rated_gain, rated_moves), (own_gain, own_moves) = guided.guide.tally
-  assert rated_moves == rated_gain == 0.0
-  assert own_moves == chain.evaluations - 1 > 50
-  assert own_gain > 0.0
+  chain.sweep(chain.tables, np.arange(1))
+  moves = guided.guide.tally[:, 1]
+  assert moves[OWN] >= 1.0
+  assert moves.sum() == chain.evaluations - 1 == 2.0
