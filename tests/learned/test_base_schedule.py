@@ -1,4 +1,4 @@
-"""What a decision sees of the schedule of the base."""
+"""Features of the simulated schedule of the base, checked by hand."""
 
 import numpy as np
 import pytest

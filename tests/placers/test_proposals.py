@@ -84,7 +84,7 @@ def test_proposals_are_about_allowed_placements_of_the_problem():
   searched(problem, proposer, Budget(0.5))
   simulator = Simulator(problem)
   times = [simulator.run(d[None]).step_time_us[0] for d, _ in proposer.asked]
-  # The best of a chain, of which there are two, never becomes worse.
+  # Each of the two chains asks about its best, which never becomes worse.
   assert len(times) > 2 and np.isfinite(times).all()
   assert times[-1] < times[0]
 

@@ -107,7 +107,7 @@ def test_imitation_learns_which_single_changes_gain():
 
 
 def found_of_gains(learner, task):
-  """What the 8 changes rated best gain, relative to the 8 best of all."""
+  """Gain of the 8 changes that are rated best over that of the 8 best."""
   decisions, base_us = task.decisions, task.baseline_us
   fresh = learner_of([task])
   fresh.set_weights(learner.policy.variables)

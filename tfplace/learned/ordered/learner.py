@@ -32,7 +32,7 @@ class OrderedPPOConfig(PPOConfig):
   Attributes:
     temperature: Temperature of the logits in training.
     singles: Changes of one decision that an imitation step simulates.
-    gain: Gain, as the log of the step time, that makes such a change e times as
+    gain: Gain, as the log of the speedup, that makes such a change e times as
       likely as keeping the decision.
     neighborhoods: Fraction of the iterations whose samples change only the
       decisions of one of `Neighborhoods`, as most samples of the placer do.
@@ -141,7 +141,7 @@ class OrderedLearner(EncoderLearner):
       forced[-1] = np.where(free, task.best, kept)
     drawn = task.draw(OrderedDraws(self._head(graph), noise, forced))
     observed, candidates = drawn.observed[1:], drawn.candidates[1:].copy()
-    # What is not free has one choice, and so teaches nothing.
+    # Fixed decisions get one candidate, so they have no gradient.
     candidates[:, ~free] = kept[~free, None] == np.arange(shape[2])
     seen = observations(self._bank, graph, observed, candidates)
     first, info = self._look(seen)

@@ -6,7 +6,7 @@ import numpy as np
 
 from tfplace.learned.ordered.tables import PartialTables
 
-# Of samples that may change everything: temperature, and bonus in nats for
+# Temperature of samples that may change everything, and their bonus in nats for
 # keeping a decision, which reduces the changes of an overconfident policy. The
 # surest come first.
 _FIRST = ((0.0, 0.0), (0.0, 1.0), (0.0, 2.0))
@@ -21,7 +21,7 @@ _KEEPING = (0.0, 1.0)
 
 
 class Move(NamedTuple):
-  """What a sample may change, and how freely.
+  """Decisions that a sample may change, and its temperature.
 
   Attributes:
     free: [N] bool decisions that may change; the others keep the base.

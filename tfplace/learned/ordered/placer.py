@@ -53,8 +53,8 @@ class OrderedPlacer(PolicyPlacer):
     patience: Samples per size without improvement after which it ends.
     least_gain: See `search`.
     least_samples: Samples before `least_gain` counts.
-    start: [num_starts, num_ops] devices of starts, of which the best is
-      modified first. None uses the best placement of the rules.
+    start: [num_starts, num_ops] devices of starts. The best is modified
+      first. None uses the best placement of the rules.
     proposer: Samples of the problem, if they are ready; else those of `policy`.
     sizes: Numbers of decisions of a policy that names none.
     rules: Strategies whose placements are starts, for steps without
@@ -259,7 +259,7 @@ class Pass:
 
 
 class _Based(NamedTuple):
-  """What samples of one base share; `gains` are those of `single_gains`."""
+  """Data of one base for all samples; `gains` as from `single_gains`."""
 
   decisions: Decisions
   tables: PartialTables

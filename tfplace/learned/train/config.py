@@ -110,8 +110,7 @@ class ImitationConfig:
     smoothing: Probability of devices other than the target, so that exploration
       remains possible.
     rehearsals: Supervised steps before each iteration of a run that began with
-      imitation. They prevent a collapse to a single
-      GPU.
+      imitation. They prevent a collapse to a single GPU.
     checkpoint_every: Gradient steps between checkpoints.
   """
 

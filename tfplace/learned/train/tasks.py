@@ -66,7 +66,7 @@ class Task:
 
   @functools.cached_property
   def context(self) -> sampling.Context:
-    """What the samples of the graph share."""
+    """Data that all samples of the graph use."""
     return sampling.Context(self.decisions, self.evaluator, self.groupings)
 
   def named(self, choices: np.ndarray) -> np.ndarray:
