@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfplace.core.csr import csr, offsets_of
+from tfplace.core.csr import all_of_group, csr, group_sums, offsets_of
 
 
 def test_entries_are_sorted_by_row_and_keep_their_order():
@@ -21,3 +21,17 @@ def test_offsets_of_nothing():
   assert offsets_of(np.zeros(0, int)).tolist() == [0]
   offsets, order = csr(np.zeros(0, int), 2)
   assert (offsets.tolist(), order.tolist()) == ([0, 0, 0], [])
+
+
+def test_sums_of_groups_are_those_of_add_at():
+  rng = np.random.default_rng(0)
+  group_of, values = rng.integers(0, 7, 100), rng.random((100, 3))
+  expected = np.zeros((9, 3))
+  np.add.at(expected, group_of, values)
+  np.testing.assert_array_equal(group_sums(group_of, values, 9), expected)
+
+
+def test_all_of_a_group_are_true():
+  values = np.array([[True, False], [True, True], [False, True]])
+  found = all_of_group(np.array([0, 0, 1]), values, 3)
+  assert found.tolist() == [[True, False], [False, True], [True, True]]

@@ -9,7 +9,7 @@ import numpy as np
 from tfplace.core import order as orders
 from tfplace.core import paths
 from tfplace.core.cluster import Cluster
-from tfplace.core.csr import csr
+from tfplace.core.csr import all_of_group, csr
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ProblemError
 
@@ -156,9 +156,7 @@ class Problem:
   @functools.cached_property
   def group_allowed(self) -> np.ndarray:
     """[num_groups, num_devices] bool; True where all ops of the group run."""
-    result = np.ones((self.num_groups, self.cluster.num_devices), bool)
-    np.logical_and.at(result, self.group_of, self.allowed)
-    return result
+    return all_of_group(self.group_of, self.allowed, self.num_groups)
 
   @functools.cached_property
   def allowed_sets(self) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from tfplace.core.csr import all_of_group, group_sums
 from tfplace.core.op_names import UNKNOWN
 from tfplace.core.problem import Problem
 from tfplace.placers.groups import GroupGraph
@@ -66,18 +67,14 @@ class Decisions:
   @functools.cached_property
   def allowed(self) -> np.ndarray:
     """[num_decisions, num_devices] bool, True if all ops can run there."""
-    shape = (self.num_decisions, self.problem.cluster.num_devices)
-    result = np.ones(shape, bool)
-    np.logical_and.at(result, self.decision_of, self.problem.allowed)
-    return result
+    allowed = self.problem.allowed
+    return all_of_group(self.decision_of, allowed, self.num_decisions)
 
   @functools.cached_property
   def time_us(self) -> np.ndarray:
     """[num_decisions, num_devices] float64 time of the ops that run there."""
-    count = self.num_decisions
-    columns = np.nan_to_num(self.problem.time_us).T
-    sums = [np.bincount(self.decision_of, times, count) for times in columns]
-    return np.stack(sums, axis=1)
+    times = np.nan_to_num(self.problem.time_us)
+    return group_sums(self.decision_of, times, self.num_decisions)
 
   @functools.cached_property
   def as_groups(self) -> Problem:
@@ -198,7 +195,8 @@ def group_decisions(
   coarse groups.
   """
   (parent,) = _merged(problem, [max_decisions], config)
-  return Decisions(problem, _in_order(problem, parent), config=config)
+  order = GroupGraph(problem).order
+  return Decisions(problem, _in_order(problem, order, parent), config=config)
 
 
 def _merged(
@@ -240,15 +238,16 @@ def decisions_at(
   distinct = dict.fromkeys(
     n if n is not None and n < problem.num_groups else None for n in sizes
   )
-  config = DecisionConfig()
+  config, order = DecisionConfig(), GroupGraph(problem).order
   return [
-    Decisions(problem, _in_order(problem, parent), config=config)
+    Decisions(problem, _in_order(problem, order, parent), config=config)
     for parent in _merged(problem, list(distinct), config)
   ]
 
 
-def _in_order(problem: Problem, parent: np.ndarray) -> np.ndarray:
-  order = GroupGraph(problem).order
+def _in_order(
+  problem: Problem, order: np.ndarray, parent: np.ndarray
+) -> np.ndarray:
   _, first, inverse = np.unique(
     parent[order], return_index=True, return_inverse=True
   )

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from tfplace.core.csr import csr
+from tfplace.core.csr import csr, group_sums
 from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
 
@@ -36,9 +36,8 @@ class GroupGraph:
     op_us = problem.time_us + np.where(
       problem.time_us > 0, problem.cluster.op_overhead_us, 0.0
     )
-    result = np.zeros((self.num_groups, self.num_devices))
-    np.add.at(result, problem.group_of, np.nan_to_num(op_us))
-    return np.where(self.allowed, result, np.inf)
+    total = group_sums(problem.group_of, np.nan_to_num(op_us), self.num_groups)
+    return np.where(self.allowed, total, np.inf)
 
   @functools.cached_property
   def fastest_us(self) -> np.ndarray:

@@ -106,6 +106,22 @@ def test_imitation_learns_which_single_changes_gain():
   assert found_of_gains(learner, tasks[4]) > max(0.6, before + 0.2)
 
 
+def test_simulated_changes_come_again():
+  task = task_of(problem_of(random_graph(200, seed=1), gpus(3)))
+  base = np.zeros(200, np.int32)
+  task.decisions = task.decisions.based_on(base)
+  learner = learner_of([task], singles=16, draws=3)
+  counts = []
+  with run_eagerly():
+    for _ in range(7):
+      before = task.evaluations
+      learner.imitate(0)
+      counts.append(task.evaluations - before)
+  assert counts == [17, 17, 17, 0, 0, 0, 0]
+  drawn = [known[0].tobytes() for known in learner._changes.values()]
+  assert len(set(drawn)) == 3
+
+
 def found_of_gains(learner, task):
   """Gain of the 8 changes that are rated best over that of the 8 best."""
   decisions, base_us = task.decisions, task.baseline_us

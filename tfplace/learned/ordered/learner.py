@@ -31,7 +31,9 @@ class OrderedPPOConfig(PPOConfig):
 
   Attributes:
     temperature: Temperature of the logits in training.
-    singles: Changes of one decision that an imitation step simulates.
+    singles: Changes of one decision that an imitation step learns from.
+    draws: Draws of these changes per task, after which they come again: their
+      simulation takes longer than the gradient.
     gain: Gain, as the log of the speedup, that makes such a change e times as
       likely as keeping the decision.
     neighborhoods: Fraction of the iterations whose samples change only the
@@ -44,6 +46,7 @@ class OrderedPPOConfig(PPOConfig):
   elite: float = 0.25
   temperature: float = 1.0
   singles: int = 128
+  draws: int = 4
   gain: float = 1e-3
   neighborhoods: float = 0.75
 
@@ -68,6 +71,7 @@ class OrderedLearner(EncoderLearner):
     super().__init__(tasks, config)
     self._tables = [task.context.derived(tables_of) for task in tasks]
     self._neighborhoods = [Neighborhoods(tables) for tables in self._tables]
+    self._changes: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}
     self._tell = tf.function(
       lambda graph: (*self.policy(self._bank.get(graph)), *self.policy.head()),
       autograph=False,
@@ -82,10 +86,29 @@ class OrderedLearner(EncoderLearner):
     return exportable(self._averaged)
 
   def imitate(self, graph: int) -> float:
-    """See `Learner`; samples depend on the number of completed steps."""
-    task, method = self._tasks[graph], self._method
+    """See `Learner`; the changes depend on the number of completed steps."""
+    kept = self._tasks[graph].decisions.base_choices
     step = int(self.imitation_optimizer.iterations)
-    rng = np.random.default_rng([self._config.seed, step])
+    draw = step // len(self._tasks) % self._method.draws
+    if (graph, draw) not in self._changes:
+      self._changes[graph, draw] = self._simulated_changes(graph, draw)
+    samples = self._decode(
+      graph, np.zeros((1, *self._shape(graph)), np.float32), kept[None]
+    )
+    given = samples.observed[0], samples.candidates[0], kept
+    changes = self._changes[graph, draw]
+    loss = self._imitate(
+      tf.constant(graph), *map(tf.constant, (*given, *changes))
+    )
+    self._average.step()
+    return float(loss)
+
+  def _simulated_changes(
+    self, graph: int, draw: int
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draws changes: decisions, devices, and wanted probabilities."""
+    task, method = self._tasks[graph], self._method
+    rng = np.random.default_rng([self._config.seed, graph, draw])
     kept = task.decisions.base_choices
     decision, device = _singles(self._tables[graph].allowed, kept, rng, method)
     choices = kept[None].repeat(1 + len(decision), 0)
@@ -93,17 +116,8 @@ class OrderedLearner(EncoderLearner):
     *step_us, base_us = self._simulated(task, choices)
     with np.errstate(divide="ignore"):
       gain = np.log(base_us / np.array(step_us)) / method.gain
-    samples = self._decode(
-      graph, np.zeros((1, *self._shape(graph)), np.float32), kept[None]
-    )
     right = 1.0 / (1.0 + np.exp(-np.clip(gain, -30.0, 30.0)))
-    given = samples.observed[0], samples.candidates[0], kept
-    loss = self._imitate(
-      tf.constant(graph),
-      *map(tf.constant, (*given, decision, device, right.astype(np.float32))),
-    )
-    self._average.step()
-    return float(loss)
+    return decision, device, right.astype(np.float32)
 
   def _simulated(self, task: Task, choices: np.ndarray) -> np.ndarray:
     """Simulates [B, N] choices, whatever rewards are: gains are exact."""

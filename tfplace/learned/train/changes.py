@@ -26,21 +26,22 @@ class ChangeConfig:
 
   Attributes:
     rules: Strategies of whole steps; those of microbatched steps are
-      `registry.MICROBATCHED`. The best `num_rules` placements are changed.
-    num_rules: See `rules`.
+      `registry.MICROBATCHED`. The best placement of them is changed.
     rule_s: Limit on the seconds of each.
-    searches: Evaluations of short searches from the best of them; what each
-      finds is changed, too, as the search asks for it.
+    searches: Evaluations of searches, each from what the one before found. What
+      they find is changed, too: the bases of the placer are such placements,
+      from its first second to its last.
     short_s: Limit on the seconds of each.
+    long_s_per_op: Seconds per op of a last search, without another limit.
     seed: Seed of the searches.
     folder: Directory of results for a resumed run; None for none.
   """
 
   rules: Sequence[str] = ("single", "expert", "axes", "metis", "heft")
-  num_rules: int = 2
   rule_s: float = 5.0
   searches: tuple[int, ...] = (150, 2000)
   short_s: float = 6.0
+  long_s_per_op: float = 4e-4
   seed: int = 0
   folder: str | None = None
 
@@ -86,19 +87,21 @@ def find(problem: Problem, config: ChangeConfig) -> np.ndarray:
     InfeasibleError: No placement fits in memory.
   """
   simulator = Simulator(problem)
-  found = _by_rules(problem, simulator, config)
-  for evaluations in config.searches:
-    start = found[0].placement.devices[None]
+  found = [_by_rules(problem, simulator, config)]
+  long_s = config.long_s_per_op * problem.graph.num_ops
+  limits = [(config.short_s, number) for number in config.searches]
+  for seconds, evaluations in (*limits, (long_s, None)):
+    start = found[-1].placement.devices[None]
     placer = registry.get_placer("annealing", start=start)
-    budget = Budget(config.short_s, evaluations)
+    budget = Budget(seconds, evaluations)
     found.append(placer.place(problem, simulator, budget, config.seed))
   return np.stack([result.placement.devices for result in best_first(found)])
 
 
 def _by_rules(
   problem: Problem, simulator: Simulator, config: ChangeConfig
-) -> list[Result]:
-  """Returns the best results of the rules, best first."""
+) -> Result:
+  """Returns the best result of the rules."""
   is_split = problem.graph.num_microbatches > 1
   found: list[Result] = []
   failure: TfplaceError | None = None
@@ -110,4 +113,4 @@ def _by_rules(
       failure = error
   if not found:
     raise failure or InfeasibleError("there is no placement to change")
-  return best_first(found)[: config.num_rules]
+  return best_first(found)[0]
