@@ -7,6 +7,7 @@ Needs the extra `train`.
   python -m benchmarks.learned.run_ordered --work_dir=ordered
 """
 
+import contextlib
 import pathlib
 import re
 import statistics
@@ -15,12 +16,15 @@ import sys
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
+import numpy as np
 from absl import flags
 
 from benchmarks.lib.command import Options
 from tfplace.core import Problem
 from tfplace.learned import training_process
+from tfplace.learned.ordered import tables
 from tfplace.plan import graph_cache
 
 OPTIONS = Options("run_ordered", __doc__)
@@ -36,6 +40,9 @@ _EXPORT_EVERY = OPTIONS.add("export_every", 500, "Steps.")
 _STEPS = OPTIONS.add("imitation_steps", 10, "Per task.")
 _ITERATIONS = OPTIONS.add("iterations", 3000, "Of PPO, in all.")
 _MINUTES = OPTIONS.add("minutes", 1e6, "Of training, at most.")
+_HIDE = OPTIONS.add(
+  "hide_schedule", False, "Trains without `base_schedule`: see the ablation."
+)
 _EXTRACT = OPTIONS.add("extract", False, "Only extracts the graphs.")
 
 
@@ -75,7 +82,8 @@ def main(_: flags.FlagValues) -> None:
     strategy="ordered",
     checkpoint_every=50,
   )
-  with training_process.only_run_in(request.checkpoint_dir):
+  hides = hidden_schedule() if _HIDE.value else contextlib.nullcontext()
+  with training_process.only_run_in(request.checkpoint_dir), hides:
     run = training.open_trainer(list(problems()), request)
     print(f"{len(run.tasks)} tasks, {run.done} of {run.total} done", flush=True)
     told = _Printer(len(run.tasks))
@@ -87,6 +95,18 @@ def main(_: flags.FlagValues) -> None:
 
     run.run(on_step, time.monotonic() + 60 * _MINUTES.value)
     training.finish(run, request)
+
+
+@contextlib.contextmanager
+def hidden_schedule() -> Iterator[None]:
+  """Hides the features of the schedule of a base, see `base_schedule`."""
+  describe = tables.describe
+
+  def nothing(*args: Any) -> np.ndarray:
+    return np.zeros_like(describe(*args))
+
+  with mock.patch.object(tables, "describe", nothing):
+    yield
 
 
 class _Printer:
