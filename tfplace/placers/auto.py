@@ -93,7 +93,8 @@ class AutoPlacer:
   Attributes:
     learned: learned placers to run; () for none.
     policy: directory of a policy for a strategy that takes a user's policy,
-      independent of `learned`; None means the shipped policy.
+      independent of `learned`; None means the shipped policy. Placements that
+      its training found of the graph, or of a variant, are starts, too.
     start: [num_starts, num_ops] devices of further placements to start from, or
       None; the best of them counts.
     tolerance: share of the best step time that may be given up for less
@@ -116,8 +117,9 @@ class AutoPlacer:
   ) -> Result:
     """Runs all strategies in turn; raises InfeasibleError if nothing fits."""
     run = _Run(self, problem, evaluator, budget, seed)
-    if self.start is not None:
-      run.attempt_start(self.start)
+    starts = run.known_starts()
+    if len(starts):
+      run.attempt_start(starts)
     rules, others = _rules_first(registry.classical(problem))
     for strategy in rules:
       run.attempt_classical(strategy)
@@ -180,6 +182,19 @@ class _Run:
   def is_met(self) -> bool:
     gap = self.budget.gap
     return any(result.evaluation.is_within(gap) for result in self.tried)
+
+  def known_starts(self) -> np.ndarray:
+    """Returns the given starts and those of the given policy's training."""
+    given, policy = self.placer.start, self.placer.policy
+    starts = [np.zeros((0, self.problem.graph.num_ops), np.int32)]
+    if given is not None:
+      starts.append(given)
+    if policy is not None and self.placer.learned:
+      try:
+        starts.append(registry.policy_starts(policy, self.problem))
+      except (TfplaceError, OSError) as error:
+        self._note(_START, error)
+    return np.concatenate(starts)
 
   def attempt_start(self, starts: np.ndarray) -> None:
     tracker = Tracker(_START, self.problem, self.evaluator, self.budget)

@@ -216,6 +216,11 @@ def open_proposer(strategy: str, policy: str | None, problem: Problem) -> Any:
   return None if path is None else _imported(path)(problem, policy)
 
 
+def policy_starts(policy: str, problem: Problem) -> np.ndarray:
+  """Returns [num_starts, num_ops] devices, see `learned.found.starts`."""
+  return _imported("tfplace.learned.found:starts")(policy, problem)
+
+
 def has_proposer(strategy: str) -> bool:
   """Returns True for a learned strategy that a search can ask."""
   return _method(strategy).proposer is not None

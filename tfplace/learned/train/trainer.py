@@ -19,7 +19,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
-from tfplace.learned import export, learner_type, policies
+from tfplace.learned import export, found, learner_type, policies
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.learned.train.changes import ChangeConfig, change_tasks
 from tfplace.learned.train.checkpoints import (
@@ -328,7 +328,7 @@ def finish(trainer: Trainer, request: Request) -> None:
 
 
 def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
-  folder = exported_to / "placements"
+  folder = exported_to / found.FOLDER
   folder.mkdir()
   for task in trainer.tasks:
     problem = task.decisions.problem

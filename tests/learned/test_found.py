@@ -1,0 +1,83 @@
+"""Placements that a policy's training found are starts of `auto`."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tfplace import Simulator
+from tfplace.core.budget import Budget
+from tfplace.core.placement import Placement
+from tfplace.errors import FormatError
+from tfplace.learned import found
+from tfplace.placers.auto import AutoPlacer
+
+
+@pytest.fixture
+def problem():
+  return problem_of(random_graph(60, seed=3), gpus(3))
+
+
+@pytest.fixture
+def known(problem, tmp_path):
+  """Devices of the placement that the policy of `tmp_path` comes with."""
+  devices = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
+  devices = devices[problem.group_of]
+  folder = tmp_path / found.FOLDER
+  folder.mkdir()
+  Placement(problem, devices).save(folder / "mine.json")
+  return devices
+
+
+def renamed(problem, share):
+  """The problem with new names for a share of its ops."""
+  graph = problem.graph
+  count = int(share * graph.num_ops)
+  names = [f"new{i}" for i in range(count)] + list(graph.names[count:])
+  graph = dataclasses.replace(graph, names=type(graph.names)(names))
+  return dataclasses.replace(problem, graph=graph)
+
+
+def test_the_graph_of_the_training_starts_there(problem, known, tmp_path):
+  (start,) = found.starts(str(tmp_path), problem)
+  np.testing.assert_array_equal(start, known)
+
+
+def test_a_variant_keeps_the_devices_of_the_ops_it_has(
+  problem, known, tmp_path
+):
+  variant = renamed(problem, 0.3)
+  (start,) = found.starts(str(tmp_path), variant)
+  same = np.array([not name.startswith("new") for name in variant.graph.names])
+  np.testing.assert_array_equal(start[same], known[same])
+
+
+def test_another_graph_gets_none(problem, known, tmp_path):
+  assert found.starts(str(tmp_path), renamed(problem, 0.6)).shape == (0, 60)
+
+
+def test_a_policy_without_placements_has_none(problem, tmp_path):
+  assert found.starts(str(tmp_path), problem).shape == (0, 60)
+
+
+def test_auto_begins_there(problem, known, tmp_path):
+  budget = Budget(60.0, 40)
+  placer = AutoPlacer(policy=str(tmp_path))
+  result = placer.place(problem, Simulator(problem), budget, 0)
+  (known_us,) = Simulator(problem).run(known[None]).step_time_us
+  first = result.tried[0]
+  assert first.strategy == "init"
+  assert first.evaluation.step_time_us <= known_us
+  # The policy itself is not there, which `auto` says.
+  assert str(tmp_path) in result.skipped["ordered"]
+
+
+def test_auto_says_what_is_no_placement(problem, known, tmp_path):
+  path = tmp_path / found.FOLDER / "other.json"
+  path.write_text("{}")
+  with pytest.raises(FormatError, match=r"other\.json"):
+    found.starts(str(tmp_path), problem)
+  placer = AutoPlacer(policy=str(tmp_path))
+  result = placer.place(problem, Simulator(problem), Budget(60.0, 40), 0)
+  assert "other.json" in result.skipped["init"]
