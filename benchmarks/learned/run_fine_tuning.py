@@ -2,8 +2,9 @@
 
 For three models of the development set on which the shipped policy was not
 trained: `tfplace-train --init_from=shipped` on the step for `--minutes`; then
-`auto` without a policy, with the shipped and with the tuned one, at equal
-seconds, on that step, on one of another batch and on one with another layer.
+`auto` at equal seconds on that step, on one of another batch and on one with
+another layer: without a policy; with the shipped one; with it and the placement
+that the training found; and with the tuned policy, which brings that placement.
 Each row is saved as soon as it is there. Needs the extra `train`.
 
   python -m benchmarks.learned.run_fine_tuning
@@ -28,6 +29,7 @@ from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
+from tfplace.learned.found import starts
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO
@@ -37,7 +39,8 @@ from tfplace.simulate import Simulator
 if TYPE_CHECKING:
   import keras
 
-ARMS = ("without", "shipped", "tuned")
+STARTED = "shipped, started"
+ARMS = ("without", "shipped", STARTED, "tuned")
 OPTIONS = Options("run_fine_tuning", __doc__)
 OPTIONS.add("models", [], "Names in TUNED; all where left out.")
 OPTIONS.add("minutes", 10.0, "Of each training.")
@@ -159,14 +162,16 @@ def _placed(
   """Arm -> step times of `auto` in us."""
   graph, devices = tfplace.load_graph(path), cluster_preset(cluster)
   warm_up("auto", devices.has_message_costs)
-  policies = {"without": None, "shipped": None, "tuned": str(policy)}
   found: dict[str, list[float]] = {arm: [] for arm in ARMS}
   for seed in values.seeds:
     for arm in ARMS:
       learned = () if arm == "without" else LEARNED_IN_AUTO
+      tuned = str(policy) if arm == "tuned" else None
       problem = Problem(graph, devices)
-      result = AutoPlacer(learned, policies[arm]).place(
-        problem, Simulator(problem), Budget(values.budget_s), int(seed)
+      budget = Budget(values.budget_s)  # It includes the reading of the start.
+      start = starts(str(policy), problem) if arm == STARTED else None
+      result = AutoPlacer(learned, tuned, start).place(
+        problem, Simulator(problem), budget, int(seed)
       )
       found[arm].append(result.evaluation.step_time_us)
   return found
@@ -174,8 +179,7 @@ def _placed(
 
 def table(found: dict[str, dict]) -> str:
   """Markdown: median ms by arm, and the gain of tuning."""
-  heads = ["model", "step", "without, ms", "shipped", "tuned"]
-  heads += ["shipped / tuned"]
+  heads = ["model", "step", "without, ms", *ARMS[1:], "shipped / tuned"]
   lines, gains = [], []
   for name, variants in found.items():
     for variant, arms in variants.items():
@@ -184,7 +188,9 @@ def table(found: dict[str, dict]) -> str:
       cells = [name, variant, *(f"{ms[arm]:.2f}" for arm in ARMS)]
       lines.append([*cells, f"{gains[-1]:.3f}"])
   mean = f"{report.geometric_mean(gains):.3f}"
-  return report.markdown(heads, [*lines, ["*geometric mean*", *[""] * 4, mean]])
+  return report.markdown(
+    heads, [*lines, ["*geometric mean*", *[""] * (len(heads) - 2), mean]]
+  )
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ _SEED = OPTIONS.add("seed", 0, "Of weights, samples and searches.")
 _INIT_FROM = OPTIONS.add("init_from", None, "Policy to go on from.")
 _RATE = OPTIONS.add("learning_rate", 1e-3, "Of Adam, for PPO.")
 _EXPORT_EVERY = OPTIONS.add("export_every", 500, "Steps.")
+_SEARCH_S = OPTIONS.add(
+  "search_s", 10.0, "Of the longest search for a placement to change."
+)
 _STEPS = OPTIONS.add("imitation_steps", 10, "Per task.")
 _ITERATIONS = OPTIONS.add("iterations", 3000, "Of PPO, in all.")
 _MINUTES = OPTIONS.add("minutes", 1e6, "Of training, at most.")
@@ -77,6 +80,7 @@ def main(_: flags.FlagValues) -> None:
     init_from=_INIT_FROM.value,
     iterations=_ITERATIONS.value,
     imitation_steps=_STEPS.value,
+    search_s=_SEARCH_S.value,
     learning_rate=_RATE.value,
     seed=_SEED.value,
     strategy="ordered",

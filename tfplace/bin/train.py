@@ -33,6 +33,8 @@ _DESCRIPTION = (
 )
 _REWARDS = ("simulate", "measure")
 _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
+# Share of the time of such a run for a search for placements to change.
+_SEARCH_SHARE = 0.2
 # Strategies that a flag applies to.
 _STRATEGIES_OF = {
   "algorithm": ("placeto",),
@@ -324,7 +326,10 @@ def _train(
 ) -> None:
   from tfplace.learned.train import config, trainer  # Imports TensorFlow.
 
-  request = config.Request(**_requested(values))
+  search_s = 0.0
+  if values.minutes is not None:
+    search_s = 60.0 * _SEARCH_SHARE * values.minutes / len(problems)
+  request = config.Request(**_requested(values), search_s=search_s)
   run = trainer.open_trainer(problems, request, **options)
   if run.done:
     print(f"continuing after step {run.done} of {run.total}")

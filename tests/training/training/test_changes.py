@@ -67,6 +67,19 @@ def test_a_resumed_run_does_not_search_again(tmp_path, monkeypatch):
     found(problem, dataclasses.replace(config, seed=1))
 
 
+def test_a_last_search_takes_its_seconds_once(tmp_path, monkeypatch):
+  problem = problem_of(random_graph(60, seed=8), gpus(3))
+  config = dataclasses.replace(QUICK, folder=str(tmp_path), searches=())
+  longer = dataclasses.replace(config, long_s=1.0)
+  _, tasks = found(problem, longer)
+  assert len(tasks) == 2  # of the rules, and of the search
+  assert tasks[0].baseline_us < tasks[1].baseline_us
+  # A run that goes on for other seconds keeps what is there.
+  monkeypatch.setattr(changes, "find", None)
+  _, again = found(problem, dataclasses.replace(longer, long_s=9.0))
+  assert [t.baseline_us for t in again] == [t.baseline_us for t in tasks]
+
+
 def test_what_fits_nowhere_is_said():
   problem = problem_of(random_graph(20, seed=1), gpus(2, memory_bytes=1.0))
   with pytest.raises(InfeasibleError, match="memory"):

@@ -32,7 +32,8 @@ class ChangeConfig:
       they find is changed, too: the bases of the placer are such placements,
       from its first second to its last.
     short_s: Limit on the seconds of each.
-    long_s_per_op: Seconds per op of a last search, without another limit.
+    long_s: Seconds of a last search, without another limit; 0 for none. A
+      resumed run keeps what the first one found, whatever its seconds.
     seed: Seed of the searches.
     folder: Directory of results for a resumed run; None for none.
   """
@@ -41,7 +42,7 @@ class ChangeConfig:
   rule_s: float = 5.0
   searches: tuple[int, ...] = (150, 2000)
   short_s: float = 6.0
-  long_s_per_op: float = 4e-4
+  long_s: float = dataclasses.field(default=0.0, repr=False)
   seed: int = 0
   folder: str | None = None
 
@@ -88,9 +89,12 @@ def find(problem: Problem, config: ChangeConfig) -> np.ndarray:
   """
   simulator = Simulator(problem)
   found = [_by_rules(problem, simulator, config)]
-  long_s = config.long_s_per_op * problem.graph.num_ops
-  limits = [(config.short_s, number) for number in config.searches]
-  for seconds, evaluations in (*limits, (long_s, None)):
+  limits: list[tuple[float, int | None]] = [
+    (config.short_s, number) for number in config.searches
+  ]
+  if config.long_s > 0.0:
+    limits.append((config.long_s, None))
+  for seconds, evaluations in limits:
     start = found[-1].placement.devices[None]
     placer = registry.get_placer("annealing", start=start)
     budget = Budget(seconds, evaluations)

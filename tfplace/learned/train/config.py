@@ -165,6 +165,8 @@ class Request:
     max_decisions: Numbers of decisions; each graph has tasks at each number,
       where None keeps all groups. None for the strategy's default.
     search_evaluations: See `DemonstrationConfig`.
+    search_s: Of policies that change placements: seconds of a last search for
+      one, per problem.
     learning_rate: Learning rate of Adam; None for the strategy's default.
     entropy: Weight of the entropy; None for the strategy's default.
     algorithm, visits: Settings of Placeto, see `PlacetoConfig`.
@@ -180,6 +182,7 @@ class Request:
   samples: int = 16
   max_decisions: tuple[int | None, ...] | None = None
   search_evaluations: int = 0
+  search_s: float = 0.0
   checkpoint_every: int = 10
   learning_rate: float | None = None
   entropy: float | None = None

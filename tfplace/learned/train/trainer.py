@@ -304,7 +304,9 @@ def _tasks(
   workers: Workers | None,
 ) -> list[Task]:
   if learner_type(request.strategy).changes:
-    changed = ChangeConfig(seed=request.seed, folder=folder)
+    changed = ChangeConfig(
+      seed=request.seed, folder=folder, long_s=request.search_s
+    )
     return change_tasks(decisions, evaluator, changed, workers)
   searched = request.search_evaluations
   shown = DemonstrationConfig(
