@@ -142,13 +142,16 @@ class AutoPlacer:
 def _rules_first(
   strategies: Sequence[str],
 ) -> tuple[Sequence[str], Sequence[str]]:
-  """Divides after the last rule: rules take next to no time."""
-  last = max(
-    i
-    for i, s in enumerate(strategies)
-    if registry.STRATEGIES[s].family == "rules"
-  )
-  return strategies[: last + 1], strategies[last + 1 :]
+  """Divides after the first one and the rules that follow it.
+
+  Rules take next to no time.
+  """
+  end = 1
+  for strategy in strategies[1:]:
+    if registry.STRATEGIES[strategy].family != "rules":
+      break
+    end += 1
+  return strategies[:end], strategies[end:]
 
 
 class _Run:
@@ -188,7 +191,7 @@ class _Run:
     given, policy = self.placer.start, self.placer.policy
     starts = [np.zeros((0, self.problem.graph.num_ops), np.int32)]
     if given is not None:
-      starts.append(given)
+      starts.append(np.atleast_2d(given))
     if policy is not None and self.placer.learned:
       try:
         starts.append(registry.policy_starts(policy, self.problem))
