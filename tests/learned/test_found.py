@@ -61,6 +61,13 @@ def test_a_policy_without_placements_has_none(problem, tmp_path):
   assert found.starts(str(tmp_path), problem).shape == (0, 60)
 
 
+def test_a_general_policy_has_none(problem, known, tmp_path):
+  file = tmp_path / found.FOLDER / "mine.json"
+  for number in range(16):
+    (file.parent / f"{number}.json").write_bytes(file.read_bytes())
+  assert found.starts(str(tmp_path), problem).shape == (0, 60)
+
+
 def test_auto_begins_there(problem, known, tmp_path):
   budget = Budget(60.0, 40)
   placer = AutoPlacer(policy=str(tmp_path))

@@ -10,6 +10,9 @@ from tfplace.placers.replan import carried_over
 
 FOLDER = "placements"  # In the directory of an exported policy.
 _LEAST_KNOWN = 0.5  # Share of the ops that a placement must name.
+# Policies of more graphs are general ones, and reading their placements would
+# take longer than a search.
+_MOST_FILES = 16
 
 
 def starts(policy: str, problem: Problem) -> np.ndarray:
@@ -20,7 +23,8 @@ def starts(policy: str, problem: Problem) -> np.ndarray:
 
   Returns:
     [num_starts, num_ops] int32 devices, see `replan.carried_over`; none for a
-    graph of which no placement names at least half of the ops.
+    graph of which no placement names at least half of the ops, and for a policy
+    with more than 16 placements.
 
   Raises:
     FormatError: A file is no placement.
@@ -28,7 +32,8 @@ def starts(policy: str, problem: Problem) -> np.ndarray:
   """
   names, count = problem.graph.names, max(1, problem.graph.num_ops)
   found = [np.zeros((0, problem.graph.num_ops), np.int32)]
-  for path in sorted((pathlib.Path(policy) / FOLDER).glob("*.json")):
+  paths = sorted((pathlib.Path(policy) / FOLDER).glob("*.json"))
+  for path in paths if len(paths) <= _MOST_FILES else ():
     assignments = load_assignments(path)
     known = sum(name in assignments for name in names)
     if known >= _LEAST_KNOWN * count:
