@@ -61,7 +61,7 @@ class AutoConfig:
   learned_setups: float = 1.5
   learned_least_s: float = 0.5
   # The same on steps without microbatches, on which the search alone gains
-  # more in the first seconds.
+  # more in the first seconds, if no policy is given.
   whole_setups: float = 8.0
   # The same if TensorFlow is not loaded yet, in seconds.
   learned_load_s: float = 25.0
@@ -86,9 +86,9 @@ class AutoPlacer:
   """Runs all placers and keeps the best placement.
 
   The policy changes the best placement before the search, and rates and
-  proposes moves inside it while they pay. On steps without microbatches the
-  shipped policy is only asked inside the search, whose first sweeps gain more
-  in the same seconds.
+  proposes moves inside it while they pay. On steps without microbatches it is
+  only asked inside the search, whose first sweeps gain more in the same
+  seconds.
 
   Attributes:
     learned: learned placers to run; () for none.
@@ -272,7 +272,7 @@ class _Run:
     # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.is_timed:
       setups = config.learned_setups
-      if only_in_search:
+      if only_in_search and self.placer.policy is None:
         setups = config.whole_setups
       least_s = max(config.learned_least_s, setups * setup_s)
     if left.seconds < least_s:
@@ -286,9 +286,12 @@ class _Run:
 
   def _is_only_in_search(self, strategy: str) -> bool:
     """Returns True if no placement of the policy itself is wanted."""
-    is_whole = self.problem.graph.num_microbatches < 2
-    is_shipped = self.placer.policy is None
-    return is_whole and is_shipped and registry.has_proposer(strategy)
+    if self.problem.graph.num_microbatches > 1:
+      return False
+    # The search asks nothing if evaluations are the budget; a given policy is
+    # asked all the same.
+    searched = self.placer.policy is None or self.budget.is_timed
+    return searched and registry.has_proposer(strategy)
 
   def _ask(self, strategy: str, budget: Budget) -> Result | None:
     """Runs a learned placer; keeps its proposer for the search."""
