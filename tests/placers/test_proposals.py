@@ -163,7 +163,8 @@ def split(problem):
   [
     (False, None, None, 0, True),
     (True, None, None, 1, True),
-    (False, "mine", None, 1, True),
+    (False, "mine", None, 0, True),
+    (False, "mine", 2000, 1, False),
     (False, None, 2000, 0, False),
     (True, None, 2000, 1, False),
   ],
