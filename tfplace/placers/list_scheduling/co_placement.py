@@ -6,6 +6,7 @@ gradient op with its forward op. The rules chain.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -120,11 +121,14 @@ class _Groups:
   def __init__(self, problem: Problem) -> None:
     self._group_of = problem.group_of.tolist()
     self._sets = DisjointSets(problem.num_groups)
-    self._allowed = list(problem.group_allowed)
+    # Sets of devices are bits of integers, which Python combines fastest.
+    packed = np.packbits(problem.group_allowed, axis=1, bitorder="little")
+    self._allowed = [int.from_bytes(row, "little") for row in packed]
     self._held = np.bincount(
       problem.group_of, problem.graph.persistent_bytes, problem.num_groups
     ).tolist()
-    self._memory = problem.cluster.memory_bytes
+    self._memory = problem.cluster.memory_bytes.tolist()
+    self._largest: dict[int, float] = {0: -math.inf}
 
   def join(self, op: int, other: int) -> None:
     a = self._sets.find(self._group_of[op])
@@ -133,10 +137,18 @@ class _Groups:
       return
     both = self._allowed[a] & self._allowed[b]
     held = self._held[a] + self._held[b]
-    if not both.any() or held > self._memory[both].max():
+    if held > self._largest_of(both):
       return
     root = self._sets.union(a, b)
     self._allowed[root], self._held[root] = both, held
+
+  def _largest_of(self, devices: int) -> float:
+    """Returns the memory of the largest device of a set; -inf for none."""
+    if devices not in self._largest:
+      self._largest[devices] = max(
+        size for i, size in enumerate(self._memory) if devices >> i & 1
+      )
+    return self._largest[devices]
 
   def roots(self) -> np.ndarray:
     return self._sets.roots()
