@@ -41,7 +41,7 @@ _DATA = flags.DEFINE_string("data", None, "gpu_kernels.csv.gz to fit to.")
 _WRITE = flags.DEFINE_boolean("write", False, "Write the package's parameters.")
 _LEAVE_OUT = flags.DEFINE_boolean("leave_out", True, "Fit without each GPU.")
 _SAMPLE = flags.DEFINE_integer("sample", 600, "Rows per GPU of analytic fits.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the sample.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the sample.")
 _OUT = flags.DEFINE_string(
   "out", str(RESULTS / "kernel_costs.json"), "JSON file to write."
 )

@@ -43,7 +43,7 @@ STARTED = "shipped, started"
 ARMS = ("without", "shipped", STARTED, "tuned")
 OPTIONS = Options("run_fine_tuning", __doc__)
 OPTIONS.add("models", [], "Names in TUNED; all where left out.")
-OPTIONS.add("minutes", 10.0, "Of each training.")
+OPTIONS.add("minutes", 10.0, "Minutes of each training.")
 OPTIONS.add("budget_s", 10.0, "Seconds of auto.")
 OPTIONS.add("seeds", ["0", "1"], "Seeds of the searches.")
 OPTIONS.add("work_dir", None, "Graphs, checkpoints and policies.")

@@ -48,7 +48,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 # For a policy of many graphs, as the one that ships was trained.
 PRETRAINING = {"elite": 0.25, "learning_rate": 5e-4}
 OPTIONS = Options("run_hold_one_out", __doc__, one_gpu.VALUES)
-_VARIANTS = OPTIONS.add("variants", list(VARIANTS), "Of the network.")
+_VARIANTS = OPTIONS.add("variants", list(VARIANTS), "Variants of the network.")
 _DECISIONS = OPTIONS.add("decisions", 48, "Groups per graph.", 2)
 _PRETRAINING = OPTIONS.add(
   "pretraining", 5000, "Iterations on the other families.", 1

@@ -54,7 +54,7 @@ _NEVER = 1_000_000_000  # samples without a better one, after which it ends
 
 
 OPTIONS = Options("run_holdout", __doc__)
-OPTIONS.add("set", "development", "Of graphs.", choices=list(graph_sets.SETS))
+OPTIONS.add("set", "development", "Graphs.", choices=list(graph_sets.SETS))
 OPTIONS.add("rows", "", "Pattern of the rows' labels; all where left out.")
 OPTIONS.add(
   "graph_cache_dir", graph_cache.default_directory(), "Extracted graphs."

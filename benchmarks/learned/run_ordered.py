@@ -33,16 +33,16 @@ _CACHE = OPTIONS.add(
   "graph_cache_dir", graph_cache.default_directory(), "Extracted graphs."
 )
 _WORK_DIR = OPTIONS.add("work_dir", None, "Checkpoints and policies.")
-_SEED = OPTIONS.add("seed", 0, "Of weights, samples and searches.")
+_SEED = OPTIONS.add("seed", 0, "Seed of weights, samples and searches.")
 _INIT_FROM = OPTIONS.add("init_from", None, "Policy to go on from.")
-_RATE = OPTIONS.add("learning_rate", 1e-3, "Of Adam, for PPO.")
+_RATE = OPTIONS.add("learning_rate", 1e-3, "Learning rate of Adam for PPO.")
 _EXPORT_EVERY = OPTIONS.add("export_every", 500, "Steps.")
 _SEARCH_S = OPTIONS.add(
-  "search_s", 10.0, "Of the longest search for a placement to change."
+  "search_s", 10.0, "Seconds of the longest search for a placement to change."
 )
 _STEPS = OPTIONS.add("imitation_steps", 10, "Per task.")
-_ITERATIONS = OPTIONS.add("iterations", 3000, "Of PPO, in all.")
-_MINUTES = OPTIONS.add("minutes", 1e6, "Of training, at most.")
+_ITERATIONS = OPTIONS.add("iterations", 3000, "Iterations of PPO, in all.")
+_MINUTES = OPTIONS.add("minutes", 1e6, "Most minutes of training.")
 _HIDE = OPTIONS.add(
   "hide_schedule", False, "Trains without `base_schedule`: see the ablation."
 )

@@ -54,14 +54,14 @@ ARMS = ("without", RANDOM, *TRAINED)
 
 OPTIONS = Options("run_ordered_ablation", __doc__)
 OPTIONS.add("work_dir", None, "Checkpoints and policies.")
-OPTIONS.add("minutes", 10.0, "Of each training.")
+OPTIONS.add("minutes", 10.0, "Minutes of each training.")
 OPTIONS.add("train_rows", "", "Pattern of the steps to train on; all if none.")
 OPTIONS.add(
   "rows", "llama|convnext|diffusion|palm|swin", "Pattern of the steps to place."
 )
 OPTIONS.add("budget_s", 10.0, "Seconds of auto.")
 OPTIONS.add("seeds", ["0", "1"], "Seeds of the searches.")
-OPTIONS.add("arms", [], f"Of {', '.join(ARMS)}; all if none.")
+OPTIONS.add("arms", [], f"Some of {', '.join(ARMS)}; all if none.")
 OPTIONS.add("train_only", False, "Trains and places nothing.")
 OPTIONS.out("ordered_ablation.json")
 

@@ -44,7 +44,7 @@ TASK_GRAPHS = (
 OPTIONS = Options("run_other_graphs", __doc__)
 _DATA = OPTIONS.add("data_dir", "", "Folder of graphs; task graphs if none.")
 _CLUSTERS = OPTIONS.add("clusters", ["v100x4", "v100x8"], "For that folder.")
-_SECONDS = OPTIONS.add("seconds", 10.0, "Of the policy's samples.")
+_SECONDS = OPTIONS.add("seconds", 10.0, "Seconds of the policy's samples.")
 _POLICY = OPTIONS.add(
   "policy", None, "Exported policy; the shipped one if none."
 )

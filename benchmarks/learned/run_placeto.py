@@ -48,11 +48,11 @@ PRETRAINING = {
 }
 OPTIONS = Options("run_placeto", __doc__, one_gpu.VALUES)
 _FAMILIES = OPTIONS.add("families", list(families.FAMILIES), "Families.")
-_VARIANTS = OPTIONS.add("variants", list(VARIANTS), "Of Placeto.")
+_VARIANTS = OPTIONS.add("variants", list(VARIANTS), "Variants of Placeto.")
 _MEMBERS = OPTIONS.add(
-  "members", 24, "Of a family that train its policies, at most.", 1
+  "members", 24, "Most members of a family to train on.", 1
 )
-_TESTS = OPTIONS.add("tests", 8, "Of a family that test.", 1, 8)
+_TESTS = OPTIONS.add("tests", 8, "Members of a family to test on.", 1, 8)
 _DECISIONS = OPTIONS.add("decisions", 24, "Groups per graph.", 2)
 _PRETRAINING = OPTIONS.add(
   "pretraining", 5000, "Iterations of a family's policies.", 1

@@ -79,7 +79,7 @@ def step_times(
 
 
 def one_shot(problem: Problem, simulator: Simulator) -> float:
-  """Of the best one-shot placer; None fits nowhere on a published row."""
+  """Step time in us of the best one-shot placer."""
   found = []
   for name in ONE_SHOT:
     try:

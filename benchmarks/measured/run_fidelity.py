@@ -68,7 +68,7 @@ def define_runs(
   options.add("cluster", "workers:2", "Devices.")
   options.add("rounds", 3, "Times each placement is run.", least=1)
   options.add("steps", 5, "Timed steps of each run.", least=1)
-  options.add("seed", 0, "Of all choices.", least=0)
+  options.add("seed", 0, "Seed of all random choices.", least=0)
   options.add("budget_s", budget_s, "Seconds of the search.", least=0)
   options.out(out)
 

@@ -103,7 +103,7 @@ OPTIONS.add(
   "Seconds that the slow worker stands still, then runs.",
   least=0.001,
 )
-OPTIONS.add("seed", 0, "Of all choices.", least=0)
+OPTIONS.add("seed", 0, "Seed of all random choices.", least=0)
 OPTIONS.add("budget_s", 10.0, "Seconds of the search.", least=0)
 OPTIONS.add("measure_s", 320.0, "Seconds of running steps for `auto`.", least=0)
 OPTIONS.out("slowed_worker.json")

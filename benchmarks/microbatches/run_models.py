@@ -59,7 +59,7 @@ def define_search(options: Options, out: str) -> None:
     "Seconds of each search, of all numbers of microbatches together.",
     least=0,
   )
-  options.add("seed", 0, "Of the searches.", least=0)
+  options.add("seed", 0, "Seed of the searches.", least=0)
   options.add(
     "order",
     AUTO,

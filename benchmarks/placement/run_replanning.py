@@ -55,7 +55,7 @@ OPTIONS.add(
   ["synthetic/50000", "gpt_medium/8"],
   "synthetic/OPS, MODEL/MICROBATCHES of models/reference.py, or files.",
 )
-OPTIONS.add("seconds", ["1", "3", "10"], "Of each search.")
+OPTIONS.add("seconds", ["1", "3", "10"], "Seconds of each search.")
 OPTIONS.add("seeds", ["0", "1"], "Seeds of the searches.")
 OPTIONS.add("on", "v100x4", "Cluster preset.")
 OPTIONS.out("replanning.json")
@@ -239,7 +239,7 @@ def measured(
 
 
 def median(found: list[dict], key: str) -> float:
-  """Of the seeds."""
+  """Median of the seeds."""
   return statistics.median(row[key] for row in found)
 
 

@@ -48,9 +48,9 @@ OPTIONS = Options("run_large_steps", __doc__)
 OPTIONS.add("model", "gnmt_8", "Model of the zoo; empty: none.")
 OPTIONS.add("on", "p100x8", "Its cluster.")
 OPTIONS.add("synthetic_on", "8*a100x8", "Cluster of the synthetic graph.")
-OPTIONS.add("microbatches", 8, "Of the model's step.", least=1)
-OPTIONS.add("ops", 1_000_000, "Of the synthetic graph; 0: none.", least=0)
-OPTIONS.add("seed", 0, "Of the synthetic graph and the searches.", least=0)
+OPTIONS.add("microbatches", 8, "Microbatches of the model's step.", least=1)
+OPTIONS.add("ops", 1_000_000, "Ops of a synthetic graph; 0: none.", least=0)
+OPTIONS.add("seed", 0, "Seed of the synthetic graph and the searches.", least=0)
 OPTIONS.add("budget_s", 300.0, "Seconds of each search.", least=0)
 OPTIONS.add(
   "limit_s", 1200.0, "Seconds after which anything is stopped.", least=0

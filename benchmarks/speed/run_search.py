@@ -35,7 +35,7 @@ WARM_OPS = 100
 OPTIONS = Options("run_search", __doc__)
 _OPS = OPTIONS.add("ops", [1000, 10000, 50000, 100000], "Graph sizes.")
 _ON = OPTIONS.add("on", "p100x8", "Cluster preset.")
-_SECONDS = OPTIONS.add("seconds", 30.0, "Of each search.")
+_SECONDS = OPTIONS.add("seconds", 30.0, "Seconds of each search.")
 _OUT = OPTIONS.out("search_speed.json")
 
 
