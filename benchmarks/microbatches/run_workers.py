@@ -3,11 +3,11 @@
 A GPT-like model and a convolutional one without branches, on two worker
 processes of one core each: one worker, the best unsplit placement, and the best
 in two and in four microbatches, each found by alternating search and
-measurement as `tfplace-place --measure` does; and `MultiWorkerMirroredStrategy`, two
-processes of one thread, on the same model, weights, batch and cores. All run in
-rounds, so that a busy moment of the host hits all of them. Losses of the first
-and the last step show that all compute the same. Writes JSON after each model,
-and a table in Markdown.
+measurement as `tfplace-place --measure` does; and
+`MultiWorkerMirroredStrategy`, two processes of one thread, on the same model,
+weights, batch and cores. All run in rounds, so that a busy moment of the host
+hits all of them. Losses of the first and the last step show that all compute
+the same. Writes JSON after each model, and a table in Markdown.
 
   python -m benchmarks.microbatches.run_workers
   python -m benchmarks.microbatches.run_workers --models=convolutional
