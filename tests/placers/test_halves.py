@@ -10,7 +10,7 @@ from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.core.budget import Budget
 from tfplace.core.op_graph import subgraph
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search import halves
+from tfplace.placers.search import annealing, halves
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import HalvesConfig, SearchConfig
 from tfplace.placers.tracker import Tracker
@@ -155,3 +155,31 @@ def test_a_subgraph_has_the_costs_and_edges_of_its_ops():
       part.edge_src, part.edge_output, part.edge_dst, strict=True
     )
   }
+
+
+class Silent:
+  """A proposer that proposes what it is given and rates nothing."""
+
+  labels = ()
+
+  def propose(self, devices, number, rng):
+    return devices
+
+
+@pytest.mark.parametrize(
+  "proposer, evaluations, halved",
+  [(None, None, True), (Silent(), None, False), (Silent(), 400, True)],
+)
+def test_a_guided_search_does_not_halve(
+  proposer, evaluations, halved, monkeypatch
+):
+  problem = Problem(towers(), problems.cluster([np.inf] * 4, bandwidth=10.0))
+  groups, asked = GroupGraph(problem), []
+  monkeypatch.setattr(annealing, "search_halves", lambda *_: asked.append(1))
+  seconds = 0.5 if evaluations is None else 60.0
+  budget = Budget(seconds, evaluations)
+  tracker = Tracker("t", problem, Simulator(problem), budget)
+  start = groups.expand(groups.nearest(np.zeros(groups.num_groups, int)))
+  config = SearchConfig(coarse_groups=1, halves_s=0.0)
+  annealing.improve(tracker, groups, [start], 0, config, proposer)
+  assert bool(asked) == halved

@@ -118,7 +118,13 @@ def improve(
   first = [groups.contract(start) for start in starts]
   budget = tracker.budget
   is_large = groups.num_groups >= config.coarse_groups
-  if is_large and not _is_short(tracker, groups, config.halves_s):
+  # With the moves of a proposer, a search of the whole gains more.
+  is_guided = proposer is not None and budget.is_timed
+  if (
+    is_large
+    and not is_guided
+    and not _is_short(tracker, groups, config.halves_s)
+  ):
     before = tracker.evaluations
     halved = search_halves(
       tracker, groups, seed, _searching(config, seed), config.halves
