@@ -59,6 +59,8 @@ class OrderedPlacer(PolicyPlacer):
     sizes: Numbers of decisions of a policy that names none.
     rules: Strategies whose placements are starts, for steps without
       microbatches. Microbatched steps start from `registry.MICROBATCHED`.
+    heft_ops: Number of ops up to which HEFT's placement is a start, too; at
+      50,000 it takes a second.
   """
 
   samples: int = 4096
@@ -69,6 +71,7 @@ class OrderedPlacer(PolicyPlacer):
   proposer: "OrderedProposer | None" = None
   sizes: tuple[int, ...] = SIZES
   rules: tuple[str, ...] = ("expert", "axes", "single")
+  heft_ops: int = 10_000
   name: ClassVar[str] = "ordered"
 
   def place(
@@ -128,8 +131,14 @@ class OrderedPlacer(PolicyPlacer):
     """Offers all starts; returns [num_ops] devices of the best or first."""
     starts = self.start
     if starts is None:
-      starts = np.stack(list(ruled(tracker, self.rules)))
+      starts = np.stack(list(ruled(tracker, self._rules(tracker.problem))))
     return offer_starts(tracker, GroupGraph(tracker.problem), starts)
+
+  def _rules(self, problem: Problem) -> Sequence[str]:
+    is_split = problem.graph.num_microbatches > 1
+    rules = registry.MICROBATCHED if is_split else self.rules
+    few = problem.graph.num_ops <= self.heft_ops
+    return (*rules, "heft") if few else rules
 
 
 def _time_us(tracker: Tracker) -> float:
@@ -143,9 +152,8 @@ def ruled(tracker: Tracker, rules: Sequence[str]) -> Iterator[np.ndarray]:
   If none does, each op goes to the first device that can run it.
   """
   problem, evaluator = tracker.problem, tracker.evaluator
-  is_split = problem.graph.num_microbatches > 1
   found = 0
-  for name in registry.MICROBATCHED if is_split else rules:
+  for name in rules:
     placer = registry.get_placer(name)
     # A rule may need more devices, or find nothing that fits.
     with contextlib.suppress(TfplaceError):
