@@ -100,7 +100,8 @@ def task_graph(
   family: str, size: int, ccr: float, cluster: Cluster, seed: int = 0
 ) -> OpGraph:
   """Draws a graph for the devices of a cluster, all of which run all ops."""
-  edges = FAMILIES[family](size)
+  more = {"seed": seed} if family == "random_layers" else {}
+  edges = FAMILIES[family](size, **more)
   count = 1 + max(node for edge in edges for node in edge)
   rng = np.random.default_rng(seed)
   low, high = -0.5 * _SPREAD**2, _SPREAD

@@ -61,7 +61,7 @@ def test_transfers_take_the_asked_share_of_an_op():
 
 
 def test_task_graphs_are_placed_without_a_folder(run, tmp_path, monkeypatch):
-  rows = (("cholesky", 5, 1.0, "p100x2"),)
+  rows = {"test": (("cholesky", 5, 1.0, "p100x2", 0),)}
   monkeypatch.setattr(run_other_graphs, "TASK_GRAPHS", rows)
   assert run() == 0
   (row,) = json.loads((tmp_path / "rows.json").read_text())["rows"].values()
