@@ -29,8 +29,8 @@ from tfplace.placers.place import warm_up
 from tfplace.placers.registry import classical, get_placer
 from tfplace.simulate import Simulator
 
-# Family, size, communication to computation ratio, cluster, seed. The placer was
-# changed once with results of the development rows in view.
+# Family, size, communication to computation ratio, cluster and seed. The placer
+# was changed once with results of the development rows in view.
 TASK_GRAPHS = {
   "development": (
     ("fft", 32, 1.0, "v100x4", 0),
