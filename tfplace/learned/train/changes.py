@@ -32,8 +32,9 @@ class ChangeConfig:
       they find is changed, too: the bases of the placer are such placements,
       from its first second to its last.
     short_s: Limit on the seconds of each.
-    long_s: Seconds of a last search, without another limit; 0 for none. A
-      resumed run keeps what the first one found, whatever its seconds.
+    long_s: Seconds of a last search by `auto`; 0 for none. A resumed run keeps
+      what the first one found, whatever its seconds.
+    policy: Policy that this search asks; None for the shipped one.
     seed: Seed of the searches.
     folder: Directory of results for a resumed run; None for none.
   """
@@ -43,6 +44,7 @@ class ChangeConfig:
   searches: tuple[int, ...] = (150, 2000)
   short_s: float = 6.0
   long_s: float = dataclasses.field(default=0.0, repr=False)
+  policy: str | None = dataclasses.field(default=None, repr=False)
   seed: int = 0
   folder: str | None = None
 
@@ -89,16 +91,16 @@ def find(problem: Problem, config: ChangeConfig) -> np.ndarray:
   """
   simulator = Simulator(problem)
   found = [_by_rules(problem, simulator, config)]
-  limits: list[tuple[float, int | None]] = [
-    (config.short_s, number) for number in config.searches
-  ]
-  if config.long_s > 0.0:
-    limits.append((config.long_s, None))
-  for seconds, evaluations in limits:
+
+  def search(strategy: str, policy: str | None, budget: Budget) -> None:
     start = found[-1].placement.devices[None]
-    placer = registry.get_placer("annealing", start=start)
-    budget = Budget(seconds, evaluations)
+    placer = registry.get_placer(strategy, policy, start)
     found.append(placer.place(problem, simulator, budget, config.seed))
+
+  for evaluations in config.searches:
+    search("annealing", None, Budget(config.short_s, evaluations))
+  if config.long_s > 0.0:
+    search("auto", config.policy, Budget(config.long_s))
   return np.stack([result.placement.devices for result in best_first(found)])
 
 

@@ -304,8 +304,12 @@ def _tasks(
   workers: Workers | None,
 ) -> list[Task]:
   if learner_type(request.strategy).changes:
+    begins = request.init_from
     changed = ChangeConfig(
-      seed=request.seed, folder=folder, long_s=request.search_s
+      seed=request.seed,
+      folder=folder,
+      long_s=request.search_s,
+      policy=None if begins == "shipped" else begins,
     )
     return change_tasks(decisions, evaluator, changed, workers)
   searched = request.search_evaluations
