@@ -88,7 +88,11 @@ def main(values: flags.FlagValues) -> None:
     raise cli.UsageError("--work_dir is missing")
   cli.check_writable(values.out)
   cli.load_tensorflow()
-  settings = {"minutes": values.minutes, "budget_s": values.budget_s}
+  settings = {
+    "minutes": values.minutes,
+    "budget_s": values.budget_s,
+    "arms": list(ARMS),
+  }
   saved = saved_rows.SavedRows(values.out, settings)
   found = {
     name: measured(name, TUNED[name], values, saved)

@@ -24,7 +24,7 @@ from unittest import mock
 from absl import flags
 
 from benchmarks.learned import run_ordered
-from benchmarks.lib import report, saved_rows
+from benchmarks.lib import command, report, saved_rows
 from benchmarks.lib.command import Options
 from benchmarks.models import graph_sets
 from tfplace.bin import cli
@@ -42,12 +42,13 @@ PPO = ("--imitation_steps=0", "--iterations=1000000")
 # Supervised steps go on beside PPO in a run that began with them.
 PPO_AFTER = ("--imitation_steps=1", "--iterations=1000000")
 HIDDEN = ("--hide_schedule",)
+HIDING = "both without schedule"
 # Stages of training, of equal minutes.
 TRAINED: Mapping[str, Sequence[Sequence[str]]] = {
   "imitation": (IMITATE,),
   "PPO": (PPO,),
   "both": (IMITATE, PPO_AFTER),
-  "both, schedule hidden": ((*IMITATE, *HIDDEN), (*PPO_AFTER, *HIDDEN)),
+  HIDING: ((*IMITATE, *HIDDEN), (*PPO_AFTER, *HIDDEN)),
 }
 RANDOM = "random changes"
 ARMS = ("without", RANDOM, *TRAINED)
@@ -70,8 +71,10 @@ def main(values: flags.FlagValues) -> None:
   """Trains and measures what is missing; saves after each row."""
   if not values.work_dir:
     raise cli.UsageError("--work_dir is missing")
+  command.check_names("arms", values.arms, ARMS)
   work = pathlib.Path(values.work_dir)
-  wanted = values.arms or ARMS
+  # Gains are over `without`.
+  wanted = tuple(dict.fromkeys(("without", *(values.arms or ARMS))))
   for arm in TRAINED:
     if arm in wanted:
       _train(arm, work, values)
@@ -129,7 +132,7 @@ def _train(arm: str, work: pathlib.Path, values: flags.FlagValues) -> None:
 
 
 def _folder(work: pathlib.Path, arm: str, stage: int) -> pathlib.Path:
-  return work / f"{arm.replace(', ', '_').replace(' ', '_')}_{stage}"
+  return work / f"{arm.replace(' ', '_')}_{stage}"
 
 
 def policy_of(arm: str, work: pathlib.Path) -> str:
@@ -152,7 +155,7 @@ def placed(
   with contextlib.ExitStack() as stack:
     if arm == RANDOM:
       stack.enter_context(random_changes())
-    if "hidden" in arm:
+    if arm == HIDING:
       stack.enter_context(run_ordered.hidden_schedule())
     result = AutoPlacer(learned, policy).place(
       fresh, Simulator(fresh), Budget(values.budget_s), seed

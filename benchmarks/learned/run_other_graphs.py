@@ -8,7 +8,7 @@ placement, annealing of as many seconds, and the proven bound. Nothing was
 trained on these graphs, nor chosen except on the development set.
 
   python -m benchmarks.learned.run_other_graphs --data_dir=DATA
-  python -m benchmarks.learned.run_other_graphs --out=task_graphs.json
+  python -m benchmarks.learned.run_other_graphs
 """
 
 import pathlib
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from absl import flags
 
 from benchmarks.learned import run_holdout
-from benchmarks.lib import report, saved_rows
+from benchmarks.lib import command, report, saved_rows
 from benchmarks.lib.command import Options
 from benchmarks.models.task_graphs import task_graph
 from tfplace.bin import cli
@@ -62,24 +62,31 @@ _SECONDS = OPTIONS.add("seconds", 10.0, "Seconds of the policy's samples.")
 _POLICY = OPTIONS.add(
   "policy", None, "Exported policy; the shipped one if none."
 )
-_OUT = OPTIONS.out("other_graphs.json")
+_OUT = OPTIONS.add(
+  "out", None, "JSON file; by default results/other_graphs or task_graphs.json."
+)
 
 
 def main(_: flags.FlagValues) -> None:
   """Measures what is missing; saves after each row."""
+  name = "other_graphs.json" if _DATA.value else "task_graphs.json"
+  out = _OUT.value or str(command.RESULTS / name)
+  cli.check_writable(out)
   problems = list(_measured_by_others() if _DATA.value else _task_graphs())
   cli.load_tensorflow()
   saved_rows.pin_to_cores(1)
+  graphs = "measured by others" if _DATA.value else f"task, {_SET.value}"
   settings = {
+    "graphs": graphs,
     "policy": _POLICY.value or "shipped",
     "seconds": _SECONDS.value,
   }
-  saved = saved_rows.SavedRows(_OUT.value, settings)
+  saved = saved_rows.SavedRows(out, settings)
   found = {
     label: saved.row(label, lambda problem=problem: measured(problem))
     for label, problem in problems
   }
-  report.write(_OUT.value, table(found))
+  report.write(out, table(found))
 
 
 def _measured_by_others() -> Iterator[tuple[str, Problem]]:

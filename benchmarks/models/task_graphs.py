@@ -99,7 +99,7 @@ FAMILIES: Mapping[str, Callable[..., Edges]] = {
 def task_graph(
   family: str, size: int, ccr: float, cluster: Cluster, seed: int = 0
 ) -> OpGraph:
-  """Draws a graph for the devices of a cluster, all of which run all ops."""
+  """Draws a graph for a cluster, on whose devices ops take the same time."""
   more = {"seed": seed} if family == "random_layers" else {}
   edges = FAMILIES[family](size, **more)
   count = 1 + max(node for edge in edges for node in edge)

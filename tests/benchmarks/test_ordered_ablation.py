@@ -12,6 +12,7 @@ from benchmarks.models import graph_sets
 from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.tables import BaseTables
+from tfplace.placers import registry
 
 
 @pytest.fixture
@@ -25,17 +26,29 @@ def run(monkeypatch, tmp_path):
   )
 
 
-def test_random_changes_ask_no_policy(run, tmp_path, monkeypatch):
-  def load(*_):
-    raise AssertionError("a policy was loaded")
+def test_random_changes_ask_no_policy(monkeypatch):
+  loaded = []
+  monkeypatch.setattr(
+    policies, "load_placers_policy", lambda *given: loaded.append(given)
+  )
+  problem = graph_sets.SyntheticRow(0, "p100x2").problem(None)
+  with run_ordered_ablation.random_changes():
+    proposer = registry.open_proposer("ordered", None, problem)
+  devices = np.zeros(problem.graph.num_ops, np.int32)
+  rated = proposer.rate(0, devices)
+  assert len(np.unique(rated[rated > 1e-6])) == 1
+  assert not loaded
 
-  monkeypatch.setattr(policies, "load_placers_policy", load)
-  assert run("--arms=without,random changes", "--budget_s=0.5") == 0
+
+def test_arms_are_placed_beside_no_policy(run, tmp_path, capsys):
+  assert run("--arms=random changes", "--budget_s=0.5") == 0
   rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
   assert len(rows) == 4
   assert all(row["step_time_us"] > 0 for row in rows.values())
   table = (tmp_path / "rows.md").read_text()
   assert "| *gain* | 1.000 |" in table
+  assert run("--arms=both,mine") == 1
+  assert "mine" in capsys.readouterr().err
 
 
 def test_stages_share_the_minutes_and_go_on(run, monkeypatch):

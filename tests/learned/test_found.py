@@ -74,7 +74,7 @@ def test_auto_begins_there(problem, known, tmp_path):
   result = placer.place(problem, Simulator(problem), budget, 0)
   (known_us,) = Simulator(problem).run(known[None]).step_time_us
   first = result.tried[0]
-  assert first.strategy == "init"
+  assert first.strategy == "placements of the policy"
   assert first.evaluation.step_time_us <= known_us
   # The policy itself is not there, which `auto` says.
   assert str(tmp_path) in result.skipped["ordered"]
@@ -87,4 +87,4 @@ def test_auto_says_what_is_no_placement(problem, known, tmp_path):
     found.starts(str(tmp_path), problem)
   placer = AutoPlacer(policy=str(tmp_path))
   result = placer.place(problem, Simulator(problem), Budget(60.0, 40), 0)
-  assert "other.json" in result.skipped["init"]
+  assert "other.json" in result.skipped["placements of the policy"]

@@ -328,7 +328,8 @@ def _train(
 
   search_s = 0.0
   if values.minutes is not None:
-    search_s = 60.0 * _SEARCH_SHARE * values.minutes / len(problems)
+    left_s = max(0.0, until - time.monotonic())
+    search_s = _SEARCH_SHARE * left_s / max(1, len(problems))
   request = config.Request(**_requested(values), search_s=search_s)
   run = trainer.open_trainer(problems, request, **options)
   if run.done:

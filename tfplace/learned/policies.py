@@ -13,6 +13,7 @@ from tfplace.learned import policy_format
 from tfplace.learned.policy_format import PolicyInputs
 
 SHIPPED = pathlib.Path(__file__).parent / "pretrained"
+SHIPPED_NAME = "shipped"  # Stands for the directory in `SHIPPED`.
 
 
 class Policy:

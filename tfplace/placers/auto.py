@@ -39,7 +39,8 @@ from tfplace.placers.search.proposals import Proposer
 from tfplace.placers.tracker import Tracker, infeasible
 from tfplace.simulate import Simulator
 
-_START = "init"  # Name of the given placements among the results.
+# Names of the given placements, and of a policy's, among the results.
+_START, _FOUND = "init", "placements of the policy"
 _MET = "a placement is known that is proven to be optimal, or nearly so"
 
 
@@ -88,7 +89,8 @@ class AutoPlacer:
   The policy changes the best placement before the search, and rates and
   proposes moves inside it while they pay. On steps without microbatches it is
   only asked inside the search, whose first sweeps gain more in the same
-  seconds.
+  seconds; a given policy is asked for a placement if the budget is evaluations,
+  with which the search asks nobody.
 
   Attributes:
     learned: learned placers to run; () for none.
@@ -117,9 +119,13 @@ class AutoPlacer:
   ) -> Result:
     """Runs all strategies in turn; raises InfeasibleError if nothing fits."""
     run = _Run(self, problem, evaluator, budget, seed)
-    starts = run.known_starts()
-    if len(starts):
-      run.attempt_start(starts)
+    if self.start is not None:
+      given = self.start
+      run.attempt_starts(_START, lambda: given)
+    if self.policy is not None and self.learned:
+      policy = self.policy
+      find = functools.partial(registry.policy_starts, policy, problem)
+      run.attempt_starts(_FOUND, find)
     rules, others = _rules_first(registry.classical(problem))
     for strategy in rules:
       run.attempt_classical(strategy)
@@ -186,27 +192,18 @@ class _Run:
     gap = self.budget.gap
     return any(result.evaluation.is_within(gap) for result in self.tried)
 
-  def known_starts(self) -> np.ndarray:
-    """Returns the given starts and those of the given policy's training."""
-    given, policy = self.placer.start, self.placer.policy
-    starts = [np.zeros((0, self.problem.graph.num_ops), np.int32)]
-    if given is not None:
-      starts.append(np.atleast_2d(given))
-    if policy is not None and self.placer.learned:
-      try:
-        starts.append(registry.policy_starts(policy, self.problem))
-      except (TfplaceError, OSError) as error:
-        self._note(_START, error)
-    return np.concatenate(starts)
+  def attempt_starts(self, name: str, find: Callable[[], np.ndarray]) -> None:
+    """Evaluates the [num_starts, num_ops] devices of `find`, if any."""
+    tracker = Tracker(name, self.problem, self.evaluator, self.budget)
 
-  def attempt_start(self, starts: np.ndarray) -> None:
-    tracker = Tracker(_START, self.problem, self.evaluator, self.budget)
-
-    def offer() -> Result:
+    def offer() -> Result | None:
+      starts = np.atleast_2d(find())
+      if not len(starts):
+        return None
       offer_starts(tracker, self.groups, starts)
       return tracker.result()
 
-    self._attempt(_START, offer)
+    self._attempt(name, offer)
 
   def attempt_classical(self, strategy: str) -> None:
     if self.is_met:

@@ -153,11 +153,14 @@ def classical(problem: Problem, large_ops: int = 200_000) -> tuple[str, ...]:
   Even the shortest search runs the first one. On graphs with `large_ops` ops or
   more, where the others take seconds and a search may not get far, it is METIS.
   Microbatches have rules of their own; then HEFT, the best of the others on
-  development steps, comes before rules of whole steps.
+  development steps, comes before rules of whole steps, unless the graph is that
+  large.
   """
   names = CLASSICAL
   if problem.graph.num_microbatches > 1:
-    first = (MICROBATCHED[0], CLASSICAL[0], *MICROBATCHED[1:], "heft")
+    first = (MICROBATCHED[0], CLASSICAL[0], *MICROBATCHED[1:])
+    if problem.graph.num_ops < large_ops:
+      first = (*first, "heft")
     names = (*first, *(name for name in CLASSICAL if name not in first))
   elif problem.graph.num_ops >= large_ops:
     names = ("metis", *(name for name in CLASSICAL if name != "metis"))

@@ -18,7 +18,7 @@ from tfplace.learned.ordered.network import (
 from tfplace.learned.ordered.placer import SIZES
 from tfplace.learned.ordered.sampling import OrderedDraws, tables_of
 from tfplace.learned.policy_format import Exportable
-from tfplace.learned.sampling import Drawn, step_times
+from tfplace.learned.sampling import Drawn, Given, step_times
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.config import PPOConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
@@ -120,9 +120,12 @@ class OrderedLearner(EncoderLearner):
     return decision, device, right.astype(np.float32)
 
   def _simulated(self, task: Task, choices: np.ndarray) -> np.ndarray:
-    """Simulates [B, N] choices, whatever rewards are: gains are exact."""
+    """Simulates [B, N] choices, whatever rewards are: gains are exact.
+
+    The task does not count them: a resumed run simulates them again.
+    """
     if isinstance(task.evaluator, Simulator):
-      return task.evaluate(choices)
+      return task.compute(Given(choices)).step_us
     simulator = Simulator(task.decisions.problem)
     return step_times(simulator, task.decisions.to_devices(choices))
 

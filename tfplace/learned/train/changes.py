@@ -10,6 +10,7 @@ from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.sampling import step_times
 from tfplace.learned.train import demonstrations
@@ -32,9 +33,10 @@ class ChangeConfig:
       they find is changed, too: the bases of the placer are such placements,
       from its first second to its last.
     short_s: Limit on the seconds of each.
-    long_s: Seconds of a last search by `auto`; 0 for none. A resumed run keeps
-      what the first one found, whatever its seconds.
-    policy: Policy that this search asks; None for the shipped one.
+    long_s: Seconds of a last search; 0 for none. A resumed run keeps what the
+      first one found, whatever its seconds.
+    policy: Policy that `auto` asks in this search, or "shipped"; None searches
+      by annealing, without a policy.
     seed: Seed of the searches.
     folder: Directory of results for a resumed run; None for none.
   """
@@ -44,7 +46,7 @@ class ChangeConfig:
   searches: tuple[int, ...] = (150, 2000)
   short_s: float = 6.0
   long_s: float = dataclasses.field(default=0.0, repr=False)
-  policy: str | None = dataclasses.field(default=None, repr=False)
+  policy: str | None = None
   seed: int = 0
   folder: str | None = None
 
@@ -84,7 +86,7 @@ def change_tasks(
 
 
 def find(problem: Problem, config: ChangeConfig) -> np.ndarray:
-  """Finds [?, num_ops] distinct placements by rules and short searches.
+  """Finds [?, num_ops] distinct placements by rules and searches.
 
   Raises:
     InfeasibleError: No placement fits in memory.
@@ -100,7 +102,9 @@ def find(problem: Problem, config: ChangeConfig) -> np.ndarray:
   for evaluations in config.searches:
     search("annealing", None, Budget(config.short_s, evaluations))
   if config.long_s > 0.0:
-    search("auto", config.policy, Budget(config.long_s))
+    asked = None if config.policy == policies.SHIPPED_NAME else config.policy
+    strategy = "annealing" if config.policy is None else "auto"
+    search(strategy, asked, Budget(config.long_s))
   return np.stack([result.placement.devices for result in best_first(found)])
 
 

@@ -19,7 +19,13 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
-from tfplace.learned import export, found, learner_type, policies
+from tfplace.learned import (
+  export,
+  found,
+  learner_type,
+  policies,
+  policy_format,
+)
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.learned.train.changes import ChangeConfig, change_tasks
 from tfplace.learned.train.checkpoints import (
@@ -275,6 +281,11 @@ def open_trainer(
     InfeasibleError: No classical placement of a problem fits in memory.
   """
   export.check_export_dir(request.export_dir)
+  start = request.init_from
+  if start == policies.SHIPPED_NAME:
+    start = os.fspath(policies.SHIPPED / request.strategy)
+  if start is not None:  # Before searches that may take minutes.
+    policy_format.read_info(start, request.strategy)
   folder = os.path.join(request.checkpoint_dir, "teachers")
   tasks = [
     task
@@ -284,9 +295,6 @@ def open_trainer(
       request, decisions, make_evaluator(problem), folder, workers
     )
   ]
-  start = request.init_from
-  if start == "shipped":
-    start = os.fspath(policies.SHIPPED / request.strategy)
   return Trainer(
     tasks,
     request.config(),
@@ -304,12 +312,11 @@ def _tasks(
   workers: Workers | None,
 ) -> list[Task]:
   if learner_type(request.strategy).changes:
-    begins = request.init_from
     changed = ChangeConfig(
       seed=request.seed,
       folder=folder,
       long_s=request.search_s,
-      policy=None if begins == "shipped" else begins,
+      policy=request.init_from,
     )
     return change_tasks(decisions, evaluator, changed, workers)
   searched = request.search_evaluations
