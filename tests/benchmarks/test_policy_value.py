@@ -12,12 +12,12 @@ def test_both_arms_run_and_only_one_asks_the_policy(tmp_path):
   tiny_row.run(
     "learned.run_policy_value",
     *(f"--out={result}", "--budgets_s=4", "--seeds=0"),
-    f"--policy={policies.SHIPPED / 'ordered'}",  # asked whatever the step
+    f"--policy={policies.SHIPPED / 'gdp'}",
     f"--graph_cache_dir={tmp_path}",
   )
   (row,) = json.loads(result.read_text())["rows"].values()
-  assert "ordered" in row["with"]["tried"]
-  assert "ordered" not in row["without"]["tried"]
+  assert "gdp" in row["with"]["tried"]
+  assert "gdp" not in row["without"]["tried"]
   bound_us = lower_bound(tiny_row.problem(tmp_path)).us * (1 - 1e-9)
   for arm in ("with", "without"):
     assert row[arm]["step_time_us"] >= bound_us

@@ -417,7 +417,7 @@ WHOLE_STEPS = {
 def test_a_step_that_is_left_whole_says_why(case):
   function, options, said = WHOLE_STEPS[case]
   plan = tfplace.plan_model(
-    build(None, function), "v100x2", batch_size=BATCH, budget_s=2.0,
+    build(None, function), "v100x2", batch_size=BATCH, budget_s=6.0,
     microbatches="auto", **options,
   )  # fmt: skip
   assert plan.microbatches == 1

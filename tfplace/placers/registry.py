@@ -147,19 +147,21 @@ MICROBATCHED = named(needs_microbatches=True)
 READY = (*CLASSICAL, "annealing", "brkga", *LEARNED_IN_AUTO, "auto")
 
 
+_MANY_OPS = 10_000
+
+
 def classical(problem: Problem, large_ops: int = 200_000) -> tuple[str, ...]:
   """Returns the classical strategies of `auto` for a problem, in order.
 
   Even the shortest search runs the first one. On graphs with `large_ops` ops or
   more, where the others take seconds and a search may not get far, it is METIS.
-  Microbatches have rules of their own; then HEFT, the best of the others on
-  development steps, comes before rules of whole steps, unless the graph is that
-  large.
+  Microbatches have rules of their own. From 10,000 ops on, where a search may
+  not get to all, HEFT comes next, the best of the others on development steps.
   """
   names = CLASSICAL
   if problem.graph.num_microbatches > 1:
     first = (MICROBATCHED[0], CLASSICAL[0], *MICROBATCHED[1:])
-    if problem.graph.num_ops < large_ops:
+    if _MANY_OPS <= problem.graph.num_ops < large_ops:
       first = (*first, "heft")
     names = (*first, *(name for name in CLASSICAL if name not in first))
   elif problem.graph.num_ops >= large_ops:

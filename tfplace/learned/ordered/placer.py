@@ -108,7 +108,7 @@ class OrderedPlacer(PolicyPlacer):
     """
     base = self._begin(tracker)
     best_us = [_time_us(tracker)]
-    better = 0  # number of the sample that found the best placement
+    better = -1  # number of the sample that found the best placement
     before_search = self.proposer is not None
     for number in range(self.samples):
       for one in proposer.passes:
