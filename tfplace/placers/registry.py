@@ -147,7 +147,7 @@ MICROBATCHED = named(needs_microbatches=True)
 READY = (*CLASSICAL, "annealing", "brkga", *LEARNED_IN_AUTO, "auto")
 
 
-_MANY_OPS = 10_000
+_MANY_OPS = 10_000  # of a microbatched step, see `classical`
 
 
 def classical(problem: Problem, large_ops: int = 200_000) -> tuple[str, ...]:
