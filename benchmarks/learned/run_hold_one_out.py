@@ -35,8 +35,8 @@ from tfplace.bin import cli
 from tfplace.learned import training_process
 
 TUNING = 50  # iterations of fine-tuning: GDP claims fewer
-# What differs of the network. One without attention is without superposition,
-# too: what is multiplied are the inputs of its dense layers.
+# Settings of the network that differ. Without attention there is no
+# superposition, which multiplies the inputs of its dense layers.
 VARIANTS: dict[str, dict[str, int]] = {
   DEFAULT: {},
   "no superposition": {"superposition": False},
@@ -162,7 +162,7 @@ def graphs(
 
 
 def common(row: published.Row, seed: str) -> dict[str, Any]:
-  """What all jobs have in common."""
+  """Returns the settings that all jobs share."""
   return {
     "cluster": one_gpu.cluster_of(row),
     "strategy": "gdp_merged",

@@ -175,7 +175,7 @@ def policy_key(family: str, strategy: str, variant: str, seed: str) -> str:
 def common(
   row: published.Row, strategy: str, variant: str, seed: str
 ) -> dict[str, Any]:
-  """What the jobs of a policy have in common."""
+  """Returns the settings that the jobs of a policy share."""
   return {
     "cluster": one_gpu.cluster_of(row),
     "strategy": strategy,

@@ -144,7 +144,7 @@ def run_models(
 
 
 def host() -> dict[str, Any]:
-  """What decides whether the times mean anything."""
+  """Conditions under which the times are comparable."""
   cores = sorted(os.sched_getaffinity(0))
   return {"cores": len(cores), "load_before": os.getloadavg()[0]}
 

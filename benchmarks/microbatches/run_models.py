@@ -304,7 +304,7 @@ def placed(
 
 
 def of_result(found: Result, cluster: Cluster) -> dict[str, Any]:
-  """What is kept of a placer's result."""
+  """Selects the saved part of a placer's result."""
   busy = found.evaluation.busy_us
   kinds = {device.name: device.kind for device in cluster.devices}
   return {

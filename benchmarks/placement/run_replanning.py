@@ -126,7 +126,7 @@ class Step:
 
   @functools.cached_property
   def old(self) -> Placement:
-    """What `auto` finds before the change."""
+    """Places the problem with `auto` before the change."""
     problem = Problem(self.graph, self.cluster)
     return placers.place(problem, budget_s=self._old_s).placement
 
