@@ -12,6 +12,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+_RESULTS = ROOT / "benchmarks" / "results"
 # Repository -> site.
 PAGES = {
   "README.md": "index.md",
@@ -26,13 +27,11 @@ _LINK = re.compile(r"\]\(\s*([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-  """Adds the pages and pictures from outside of docs/."""
-  results = ROOT / "benchmarks" / "results"
-  shown = [*results.glob("*.png"), *results.glob("*.md")]
+  """Adds the pages, results and examples from outside of docs/."""
   extra = {
     **PAGES,
     "LICENSE": "LICENSE.txt",
-    **{_name(path): f"results/{path.name}" for path in shown},
+    **{_name(path): f"results/{path.name}" for path in _RESULTS.iterdir()},
     "benchmarks/models/graph_sets.py": "benchmarks/models/graph_sets.py",
     **{_name(path): _name(path) for path in _examples()},
   }
@@ -44,7 +43,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 def _examples() -> list[pathlib.Path]:
   folder = ROOT / "examples"
-  return [*folder.glob("*.py"), *folder.glob("*.ipynb")]
+  kinds = ("*.py", "*.ipynb", "*.yml", "*.yaml", "*.sbatch")
+  return [path for kind in kinds for path in folder.glob(kind)]
 
 
 def on_page_markdown(
@@ -52,14 +52,17 @@ def on_page_markdown(
 ) -> str:
   """Rewrites relative links, of the repository, to those of the site."""
   origin = {site: source for source, site in PAGES.items()}
-  here = origin.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+  site = page.file.src_uri
+  folder = "benchmarks" if site.startswith("results/") else "docs"
+  here = origin.get(site, f"{folder}/{site}")
 
   def follow(found: re.Match[str]) -> str:
     link, anchor = found[1], found[2] or ""
     if ":" in link:
       return found[0]
     target = posixpath.normpath(posixpath.join(posixpath.dirname(here), link))
-    return f"]({_on_site(target)}{anchor})"
+    link = posixpath.relpath(_on_site(target), posixpath.dirname(site) or ".")
+    return f"]({link}{anchor})"
 
   parts = _FENCE.split(markdown)
   return "".join(
@@ -69,7 +72,7 @@ def on_page_markdown(
 
 
 def _on_site(path: str) -> str:
-  """Where a file of the repository lies on the site, whose pages are flat."""
+  """Where a file of the repository lies on the site."""
   if path == "LICENSE":
     return "LICENSE.txt"
   for folder, target in (("docs/", ""), ("benchmarks/results/", "results/")):

@@ -1,13 +1,12 @@
 """Places changed steps anew, from the old plan and from nothing.
 
-`auto` makes an old plan of each graph. Then a device is lost, a link gets
-ten times slower, or the batch is doubled, and `auto` searches for some seconds
-from the old plan (as `init_placement` does), with the learned policy and
-without it, and from nothing, without it. Seconds are of everything from the
-graph in memory on, on one core; TensorFlow is loaded before. The policy is
-asked about steps in microbatches alone. A batch is doubled on paper: outputs
-of twice the bytes, and twice the time of each op that takes 20 us or more. Each
-row is saved as soon as it is there. Writes JSON and a table in Markdown.
+`auto` makes the old plan of each graph. Then a device is lost, a link becomes
+ten times slower, or the batch is doubled, and `auto` searches for some seconds:
+from the old plan (like `init_placement`) with and without the learned policy,
+and from nothing without it. Seconds count from the graph in memory on, on one
+core, with TensorFlow loaded. A doubled batch is not extracted again: outputs
+have twice the bytes, and each op of 20 us or more takes twice the time. Each
+row is saved as soon as it is done. Writes JSON and a Markdown table.
 
   python -m benchmarks.placement.run_replanning
   python -m benchmarks.placement.run_replanning --graphs=g.json.gz \\

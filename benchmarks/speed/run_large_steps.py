@@ -1,11 +1,11 @@
 """Steps of hundreds of thousands of ops: seconds, memory, evaluations.
 
 8-layer GNMT in eight microbatches on 8 devices, and a million synthetic ops
-(with Inception-V3's proportions) on 64 devices of 8 hosts. Seconds to build the
-graph, then of each placer, in a process of its own for its peak memory; a
-placer that does not end in time is stopped. Each row is printed and saved as
-soon as it is there, and a run that was cut off goes on. Writes JSON, and a
-table in Markdown.
+(with Inception-V3's proportions) on 64 devices of 8 hosts. Measures how long it
+takes to build the graph and to run each placer, in a process of its own so that
+its peak memory is known; a placer that exceeds the limit is stopped. Each row
+is printed and saved as soon as it is done, and an interrupted run resumes.
+Writes JSON and a Markdown table.
 
   python -m benchmarks.speed.run_large_steps
   python -m benchmarks.speed.run_large_steps --model=gnmt_4 --microbatches=2 \\

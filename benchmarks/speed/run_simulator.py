@@ -1,9 +1,9 @@
 """The simulator's speed on one core: ops plus edges per second.
 
-On the training graph of a model (or on `--graph`), with memory accounting,
-for a contiguous and a random placement; then on synthetic graphs of growing
-size; beside the plain-Python reference of the tests, which is quadratic and
-so is timed on a small graph. Prints tables, writes JSON and a plot.
+Simulates the training graph of a model (or `--graph`), with memory accounting,
+in a contiguous and a random placement, then synthetic graphs of growing size.
+The plain-Python reference of the tests is quadratic and therefore timed on a
+small graph. Prints tables, writes JSON and a plot.
 
   python -m benchmarks.speed.run_simulator
 """

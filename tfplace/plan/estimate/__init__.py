@@ -110,13 +110,17 @@ def largest_batch(
   search (`tfplace.place`) may fit more.
 
   Args:
-    model, training, sizes, sample, costs, allow_batch_statistics: see
-      `estimate`.
+    model: see `estimate`.
     cluster: a `Cluster`, a preset or a file.
     batch_size: batch to begin with. None selects the model's default.
+    training: see `estimate`.
+    sizes: see `estimate`.
+    sample: see `estimate`.
     precision: dtype policy; None is the model's own.
     microbatches: number of microbatches, one of them in flight.
     recompute: see `tfplace.extract`.
+    costs: see `estimate`.
+    allow_batch_statistics: see `estimate`.
 
   Raises:
     InfeasibleError: not even the smallest batch fits.
