@@ -104,6 +104,20 @@ def test_three_devices_are_not_halved(count):
   assert found is None
 
 
+@pytest.mark.parametrize("limit, halved", [(0.5, True), (0.1, False)])
+def test_halves_of_a_cut_are_nearly_independent(limit, halved):
+  # 90 bytes from one tower to the head, beside 216 us of work in each.
+  problem = Problem(towers(), problems.cluster([np.inf] * 4, bandwidth=3.0))
+  tracker = Tracker("t", problem, Simulator(problem), Budget(60.0, 400))
+
+  def place(part, budget):
+    return AnnealingPlacer().place(part, Simulator(part), budget, 0)
+
+  config = HalvesConfig(cut_traffic=limit)
+  found = halves.search_halves(tracker, GroupGraph(problem), 0, place, config)
+  assert (found is not None) == halved
+
+
 def test_two_microbatches_on_four_devices_are_halves():
   graph, at = split_steps.split_graph(layers=6, microbatches=2, weight=10.0)
   problem = Problem(graph, problems.cluster([np.inf] * 4, bandwidth=100.0))

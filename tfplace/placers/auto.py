@@ -63,7 +63,7 @@ class AutoConfig:
   learned_least_s: float = 0.5
   # The same on steps without microbatches, on which the search alone gains
   # more in the first seconds, if no policy is given.
-  whole_setups: float = 8.0
+  whole_setups: float = 7.0
   # The same if TensorFlow is not loaded yet, in seconds.
   learned_load_s: float = 25.0
   # Number of placements from which the search starts.

@@ -14,8 +14,10 @@ class HalvesConfig:
 
   # Share of the remaining budget for both halves.
   share: float = 0.7
-  # Maximum traffic between halves relative to the work of one.
+  # Maximum traffic between halves relative to the work of one, if they are
+  # microbatches, and if METIS divides the graph.
   traffic: float = 0.5
+  cut_traffic: float = 0.1
   # Maximum longest path relative to all work.
   longest_path: float = 0.6
   # Maximum step on two devices relative to half of the step on one.

@@ -76,7 +76,7 @@ class GuideConfig:
     memory: Factor on the gains and numbers of moves with each rating.
     tried: Factor on the weight of a move for each time that it was drawn. Each
       rating of its set halves these counts.
-    rating_share: Time to rate moves relative to the other time of a chain.
+    rating_share: Time to rate moves relative to the time of rated moves.
   """
 
   first_share: float = 0.5
@@ -85,7 +85,7 @@ class GuideConfig:
   least_moves: int = 20
   memory: float = 0.9
   tried: float = 0.7
-  rating_share: float = 0.15
+  rating_share: float = 0.3
 
 
 def guide_of(labels: Sequence[np.ndarray], num_devices: int) -> Guide:
@@ -150,10 +150,11 @@ class Guided:
       self._rate(self._turn % sets, base)
       self._turn += 1
     np.cumsum(self._weight, out=self.guide.total)
-    self.guide.share[0] = self._share()
+    self.guide.share[0] = share = self._share()
     self.guide.tally[:] *= self._config.memory
     now = time.perf_counter()
-    self._next = now + (now - began) / self._config.rating_share
+    rated_s = (now - began) / self._config.rating_share
+    self._next = now + rated_s / max(self._config.least_share, share)
 
   def _rate(self, number: int, base: np.ndarray) -> None:
     part = slice(self._ends[number], self._ends[number + 1])

@@ -105,8 +105,8 @@ def _independent(
   if not _may_run_at_once(groups, config.longest_path):
     return
   alone_us = None
-  for half in _ways(groups, devices, seed):
-    if not _are_apart(groups, half, config.traffic):
+  for half, traffic in _ways(groups, devices, seed, config):
+    if not _are_apart(groups, half, traffic):
       continue
     if alone_us is None:
       one = groups.nearest(np.full(groups.num_groups, devices[0]))
@@ -118,13 +118,14 @@ def _independent(
 
 
 def _ways(
-  groups: GroupGraph, devices: np.ndarray, seed: int
-) -> Iterator[np.ndarray]:
+  groups: GroupGraph, devices: np.ndarray, seed: int, config: HalvesConfig
+) -> Iterator[tuple[np.ndarray, float]]:
+  """Yields divisions, and the traffic that may pass between their halves."""
   if 2 <= groups.problem.graph.num_microbatches < len(devices):
-    yield DeviceGrid(groups).replicas(2)
+    yield DeviceGrid(groups).replicas(2), config.traffic
   try:
     graph = metis.weighted_graph(groups, devices)
-    yield metis.cut(graph, 2, seed)
+    yield metis.cut(graph, 2, seed), config.cut_traffic
   except TfplaceError:  # METIS is not installed.
     return
 
