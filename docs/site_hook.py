@@ -72,7 +72,7 @@ def on_page_markdown(
 
 
 def _on_site(path: str) -> str:
-  """Where a file of the repository lies on the site."""
+  """Returns the path on the site of a file of the repository."""
   if path == "LICENSE":
     return "LICENSE.txt"
   for folder, target in (("docs/", ""), ("benchmarks/results/", "results/")):

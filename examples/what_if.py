@@ -1,4 +1,4 @@
-"""What would four V100s gain? Planned on a machine that has none."""
+"""Predicts the gain of four V100s on a machine that has none."""
 
 import budget
 import two_towers

@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Fixtures and settings of all tests."""
 
 import contextlib
 import itertools

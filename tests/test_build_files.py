@@ -75,7 +75,7 @@ def test_bazel_runs_every_file_that_does_not_import_tensorflow():
 
 
 def imports_tensorflow(path):
-  """Whether a file imports TensorFlow or Keras, or what does for it."""
+  """True if a file imports TensorFlow or Keras."""
   names = []
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What is installed is whole: version, data files, commands."""
+"""The installed package is complete: version, data files, commands."""
 
 import pathlib
 import subprocess

@@ -92,14 +92,14 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_within(point: list[Any], job: dict[str, Any]) -> bool:
-  """Whether a point of a curve is within the job's evaluations and seconds."""
+  """True if a point of a curve is within the job's evaluations and seconds."""
   evaluations, seconds, _ = point
   most_s = job.get("seconds") or math.inf
   return evaluations <= job["evaluations"] and seconds <= most_s
 
 
 def _runner(strategy: str) -> Callable[[dict, Any, dict], dict]:
-  """What runs a strategy."""
+  """Returns the function that runs a strategy."""
   if strategy.startswith("random"):
     return sample
   if strategy.endswith(ZERO_SHOT):
@@ -143,7 +143,7 @@ def zero_shot(job: dict[str, Any], decisions: Any, settings: dict) -> dict:
 
 
 def _curve(found: Any) -> list[list[float]]:
-  """Of a placer's result."""
+  """Returns the curve of a placer's result."""
   last = [found.evaluations, found.seconds, found.evaluation.step_time_us]
   return [
     *([p.evaluations, p.seconds, p.step_time_us] for p in found.history),

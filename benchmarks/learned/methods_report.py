@@ -118,7 +118,7 @@ def shown(run: dict) -> str:
 
 
 def claim(results: dict, first: str, second: str) -> list[str]:
-  """How `first` compares with `second` over all graphs that have both."""
+  """Compares `first` with `second` over all graphs that have both."""
   ratios, fewer = [], []
   for label in results["graphs"]:
     one, two = (median_us(results, label, name) for name in (first, second))
@@ -190,7 +190,7 @@ def ratio_cell(value: float) -> str:
 
 
 def transfer(results: dict) -> list[str]:
-  """How far the pre-trained policy is from training on the graph itself."""
+  """Compares the pre-trained policy with training on the graph itself."""
   shot, tuned = [], []
   for label in results["graphs"]:
     trained = median_us(results, label, TRAINED)

@@ -68,7 +68,7 @@ def step_times(found: Mapping[str, Family], few: int) -> list[str]:
 
 
 def ratios(family: Family, name: str, most: int | None = None) -> list[float]:
-  """Of each graph, the best step time over the bound: the median of the seeds;
+  """Best step time over the bound, for each graph: the median of the seeds;
   of `most` placements only, if given. Infinite where nothing fits, empty
   without runs."""
   result = []
@@ -82,7 +82,7 @@ def ratios(family: Family, name: str, most: int | None = None) -> list[float]:
 
 
 def known_us(family: Family, name: str) -> list[float]:
-  """Of each graph, the step time of a one-shot placer over the bound."""
+  """Step time of a one-shot placer over the bound, for each graph."""
   return [
     member["graph"][f"{name}_us"] / member["graph"]["lower_bound_us"]
     for member in family.values()

@@ -37,11 +37,11 @@ class Jobs:
     self._saved = saved
 
   def folder(self, key: str) -> pathlib.Path:
-    """Where the job of that key works."""
+    """Returns the working directory of a job."""
     return self._work / re.sub(r"[^\w.]+", "_", key)
 
   def policy(self, key: str) -> pathlib.Path:
-    """Where the training of that key exports its policy."""
+    """Returns the directory to which a job exports its policy."""
     return self.folder(key) / "policy"
 
   def run(self, jobs: Mapping[str, dict[str, Any]]) -> dict[str, dict]:

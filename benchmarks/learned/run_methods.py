@@ -85,7 +85,7 @@ def main(_: flags.FlagValues) -> None:
 
 
 def load(out: pathlib.Path) -> dict:
-  """What an earlier run of the same budgets has found."""
+  """Results of an earlier run with the same budgets."""
   about = {
     "evaluations": _EVALUATIONS.value,
     "trials": _TRIALS.value,

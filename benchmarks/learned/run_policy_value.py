@@ -130,7 +130,7 @@ def median(found: list[dict], arm: str) -> float:
 
 
 def gain(found: list[dict]) -> float:
-  """How many times as fast the step is with the policy."""
+  """Speedup of the step with the policy."""
   return median(found, "without") / median(found, "with")
 
 

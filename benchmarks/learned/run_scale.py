@@ -87,7 +87,7 @@ def training(problem: Problem, part: str) -> Callable[[], Any]:
 
 
 def measure(path: str, part: str) -> dict[str, float]:
-  """In a child: the second call's seconds, and the process's peak memory."""
+  """Measures seconds of a second call and peak memory, in a child process."""
   if part != "place":
     training_process.enter_training_process()
   problem = Problem(load_graph(path), cluster_preset(_CLUSTER.value))

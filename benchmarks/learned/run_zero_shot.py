@@ -47,7 +47,7 @@ def main(_: flags.FlagValues) -> None:
 
 
 def measure(problem: Problem, policy: Policy) -> dict:
-  """Of one row: by size, step times of the policy's samples and random ones."""
+  """Step times of the policy's and of random samples of a row, by size."""
   simulator = Simulator(problem)
   arms = (1.0,), GdpPlacer.temperatures
   return {
@@ -61,7 +61,7 @@ def measure(problem: Problem, policy: Policy) -> dict:
 
 
 def of_size(found: dict) -> dict:
-  """Of one size: the step time of the most probable placement and of `ARMS`."""
+  """Step times of the most probable placement and of `ARMS` at one size."""
   best = [*found["policy_us"], found["random_us"]]
   return {
     "first_us": found["first_us"][0],

@@ -16,7 +16,7 @@ Rows = Mapping[tuple[str, str], Mapping[str, dict]]
 
 
 def ratios(row: Mapping[str, dict]) -> dict[str, float]:
-  """What others take, over what `auto` takes; of those that found a placement.
+  """Ratios of other placers' step times to that of `auto`, where there is one.
 
   Args:
     row: column -> its result.

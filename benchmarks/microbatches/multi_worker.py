@@ -28,7 +28,7 @@ _TIMEOUT_S = 300.0
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-  """What the steps took, and what they computed.
+  """Times and losses of the steps.
 
   Attributes:
     step_us: [steps] of worker 0; workers wait for each other in every step.

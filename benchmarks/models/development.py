@@ -177,7 +177,7 @@ def application(name: str, size: int) -> keras.Model:
 
 
 def compiled(model: keras.Model) -> keras.Model:
-  """To predict classes, with AdamW."""
+  """Compiles a classifier with AdamW."""
   loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   model.compile(keras.optimizers.AdamW(1e-4), loss, jit_compile=False)
   return model

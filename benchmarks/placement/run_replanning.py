@@ -87,7 +87,7 @@ def main(values: flags.FlagValues) -> None:
 
 
 def reader(name: str, on: str) -> Callable[[], OpGraph]:
-  """What reads, or makes, the graph that `--graphs` means by a name.
+  """Returns a function that reads or makes a graph named in `--graphs`.
 
   Raises:
     UsageError: there is no such graph.
@@ -131,7 +131,7 @@ class Step:
 
 
 def device_lost(graph: OpGraph, cluster: Cluster) -> Problem:
-  """Without the second device of the first one's kind."""
+  """Removes the second device of the first device's kind."""
   kind = cluster.devices[0].kind
   gone = [d.name for d in cluster.devices if d.kind == kind][LOST]
   devices = tuple(d for d in cluster.devices if d.name != gone)
@@ -188,7 +188,7 @@ class Clocked:
     self.first = (math.inf, math.inf)
 
   def evaluate(self, placements: Sequence[Placement]) -> list[Evaluation]:
-    """As the simulator does."""
+    """Evaluates with the simulator; notes the first feasible step time."""
     found = self._simulator.evaluate(placements)
     for evaluation in found:
       if evaluation.feasible and self.first[0] == math.inf:

@@ -74,7 +74,7 @@ def main(_: flags.FlagValues) -> None:
 
 
 def load(out: pathlib.Path, budget_s: float) -> dict:
-  """What an earlier run of the same budget has found."""
+  """Results of an earlier run with the same budget."""
   if not out.exists():
     return {"budget_s": budget_s, "graphs": {}, "results": {}}
   found = json.loads(out.read_text(encoding="utf-8"))

@@ -222,7 +222,7 @@ def _glance_cells(case: Case) -> list[str]:
 
 
 def _effort(result: dict) -> str:
-  """How long it took to find a result."""
+  """Seconds until a result was found."""
   if "step_time_us" not in result:
     return shown(result)
   seconds = result["seconds_to_best"]

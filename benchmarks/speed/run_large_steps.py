@@ -126,7 +126,7 @@ def _run(
 def in_a_process(
   limit_s: float, work: Callable[..., dict], *arguments: Any
 ) -> dict:
-  """What `work` returns, with the peak memory of its process; or an error."""
+  """Returns the result of `work` and its process's peak memory, or an error."""
   context = multiprocessing.get_context("spawn")
   ours, theirs = context.Pipe()
   process = context.Process(target=_work, args=(theirs, work, arguments))

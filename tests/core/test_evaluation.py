@@ -1,4 +1,4 @@
-"""What an evaluation says of itself."""
+"""Properties of evaluations."""
 
 import dataclasses
 import math

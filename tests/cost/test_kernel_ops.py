@@ -1,4 +1,4 @@
-"""Which kernel an op launches, with sizes counted by hand."""
+"""Kernels that ops launch, with sizes counted by hand."""
 
 import pytest
 import tensorflow as tf

@@ -222,7 +222,7 @@ def test_a_constant_of_an_untaken_branch_is_dead(called):
 
 
 def _switches(graph_def, tensor):
-  """Whether the tensor waits for some `Switch`."""
+  """True if the tensor waits for some `Switch`."""
   nodes = {node.name: node for node in graph_def.node}
   queue = [tensor]
   for text in queue:

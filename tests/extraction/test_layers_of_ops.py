@@ -36,7 +36,7 @@ def step_of(optimizer, microbatches=1):
 
 
 def layer_of(path):
-  """What a test knows of variables: "twice/kernel"."""
+  """Returns the layer of a variable such as "twice/kernel"."""
   return (path.split("/")[-2], "net")
 
 

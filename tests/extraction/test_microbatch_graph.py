@@ -1,4 +1,4 @@
-"""What the graph of a split step is made of: reads, order, memory."""
+"""Graphs of microbatched steps: reads, order, memory."""
 
 import collections
 import contextlib
@@ -150,7 +150,7 @@ def test_sparse_gradients_stay_sparse():
 
 
 class Block(layers.Layer):
-  """What `keras.RematScope` can recompute in a graph: `call(x)` alone."""
+  """Layer that `keras.RematScope` can recompute in a graph: `call(x)` alone."""
 
   def build(self, shape):
     self.wide = self.add_weight(shape=(shape[-1], 64), name="wide")

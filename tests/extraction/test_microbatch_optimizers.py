@@ -1,4 +1,4 @@
-"""What an optimizer does with gradients it does once to those of the batch.
+"""Optimizer work on gradients happens once, on those of the whole batch.
 
 The reference is Keras itself: the same model, seed and data, not split.
 """

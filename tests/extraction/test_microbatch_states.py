@@ -1,4 +1,4 @@
-"""What a step keeps for each example is cut as the batch is.
+"""State kept for each example is split like the batch.
 
 The reference is Keras itself: the same model, seed and data, not split.
 """

@@ -108,7 +108,7 @@ def load(name, data, folder):
 
 
 def saved(name, loaded, folder):
-  """What the package writes for something that was loaded."""
+  """Writes a loaded object as the package does."""
   path = folder / "saved.json"
   getattr(formats, f"save_{name}")(loaded, path)
   return json.loads(path.read_text())

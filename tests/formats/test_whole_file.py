@@ -198,7 +198,7 @@ def test_a_mounted_file_is_written_where_it_is(tmp_path, monkeypatch):
 
 
 def leave_behind(folder, kind):
-  """What a process that was killed leaves."""
+  """Leaves the files of a killed process."""
   code = (
     "import os, signal, sys; from tfplace.formats import files\n"
     f"with files.new_{kind}(sys.argv[1]) as made:\n"

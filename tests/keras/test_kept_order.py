@@ -27,7 +27,7 @@ from tfplace.keras.controller import controller_of
 
 @pytest.fixture
 def chained(monkeypatch):
-  """What was chained: graph, turns and edges of each trace."""
+  """Chained ops: graph, turns and edges of each trace."""
   found = []
   chain_ops = op_order.chain_ops
 
@@ -45,7 +45,7 @@ def by_rank(model, microbatches):
 
 
 def in_turn(graph, turns):
-  """Of the pairs of ops that one device runs, the share in their turns."""
+  """Share of the pairs of ops on one device that run in their turns."""
   order = op_order.total_order(graph.get_operations(), turns)
   right = pairs = 0
   for device in {op.device for op in order}:

@@ -1,4 +1,4 @@
-"""What Keras offers, planned at the first fit: losses equal the unplaced."""
+"""Keras layers, planned at the first fit: losses equal the unplaced ones."""
 
 import numpy as np
 import pytest

@@ -56,7 +56,7 @@ def _fit(model):
 
 
 def _resident_mb():
-  """Without what is free, but not yet returned to the system."""
+  """Returns the memory in use, without free memory not yet returned."""
   ctypes.CDLL(None).malloc_trim(0)
   status = pathlib.Path("/proc/self/status").read_text()
   return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3
@@ -131,7 +131,7 @@ def files(tmp_path_factory):
 
 
 def test_extractions_leave_no_weights(files):
-  """Of a model, and of files as the commands extract them."""
+  """Extracts a model, and files as the commands do."""
 
   def extract(number):
     kind, microbatches = SOURCES[number % len(SOURCES)]

@@ -31,7 +31,7 @@ def _tower():
 
 
 class _Triplet(keras.Model):
-  """As in keras.io's siamese example: a batch is what both steps take."""
+  """Siamese example of keras.io: both steps take the same batch."""
 
   def __init__(self):
     super().__init__(name="net")

@@ -213,7 +213,7 @@ def test_a_model_that_stays_on_one_device_may_run_eagerly_later(said):
 
 @pytest.fixture
 def auto_clustering():
-  """On CPU devices it needs a flag, which conftest.py gives."""
+  """Turns on XLA's auto-clustering, with conftest.py's flag for CPU devices."""
   before = tf.config.optimizer.get_jit()
   tf.config.optimizer.set_jit("autoclustering")
   yield

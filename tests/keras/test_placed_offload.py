@@ -122,7 +122,7 @@ def test_auto_holds_activations_elsewhere_only_where_memory_is_short():
 
 @pytest.mark.parametrize("strategy", ["single", "auto"])
 def test_a_plan_that_offloads_is_applied_though_one_device_computes(strategy):
-  """In `auto`, `single` offloads as well, so no placement may beat it."""
+  """`single` offloads in `auto`, too, so no placement may beat it."""
   rng = np.random.default_rng(0)
   x, y = (rng.random((2048, n), np.float32) for n in (64, 4))
 

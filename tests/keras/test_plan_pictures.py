@@ -1,4 +1,4 @@
-"""What notebooks show of a plan, and its timeline as a figure."""
+"""Plans in notebooks, and their timelines as figures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""In a user's process modules import, or say what they need: Keras 2."""
+"""Modules import in a user's process, or say that they need Keras 2."""
 
 import ast
 import os

@@ -1,4 +1,4 @@
-"""Which decisions a sample of `ordered` may change."""
+"""Decisions that a sample of `ordered` may change."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the recurrent policies see, by hand."""
+"""Inputs of the recurrent policies, by hand."""
 
 import numpy as np
 

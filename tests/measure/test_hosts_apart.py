@@ -70,7 +70,7 @@ def by_branch(problem):
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-  """What a run over the cable gave; the fastest steps, microseconds.
+  """Result of a run over the cable; fastest steps in microseconds.
 
   Attributes:
     links: of the live cluster.

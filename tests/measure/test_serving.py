@@ -20,7 +20,7 @@ def is_alive(pid):
 
 
 def listeners(pid):
-  """Where a process listens, as `ss` (iproute2) prints it."""
+  """Addresses on which a process listens, as `ss` (iproute2) prints them."""
   found = subprocess.run(
     ["ss", "-Hltnp"], capture_output=True, text=True, check=True
   )

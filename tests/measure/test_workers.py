@@ -49,7 +49,7 @@ def _alive(pid):
 
 
 def _state(folder):
-  """Of a process or thread: "T" is stopped, "Z" a zombie."""
+  """State of a process or thread: "T" is stopped, "Z" a zombie."""
   return (folder / "stat").read_text().rpartition(")")[2].split()[0]
 
 

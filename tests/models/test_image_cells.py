@@ -20,7 +20,7 @@ def _kernels(model):
 
 
 def test_amoebanet_d_has_the_convolutions_of_its_cells():
-  """By hand, from the published list of operations.
+  """Counts by hand, from the published list of operations.
 
   Normal cell: 3 of 1x1, and 2 of 1x7-7x1 with 4 convolutions each: 11.
   Reduction cell: 3x3 with 3, 1x7-7x1 with 4, one 1x1: 8. Each cell also has

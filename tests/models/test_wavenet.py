@@ -10,7 +10,7 @@ def _tiny(*, channels=3, skip_channels=5, **sizes):
 
 
 def _changed_outputs(zoo, at):
-  """Which time steps' outputs change with the input sample `at`."""
+  """Time steps whose outputs change with the input sample `at`."""
   audio = zoo.sample(0)[0]
   other = audio.copy()
   other[0, at] = (other[0, at] + 100) % 256

@@ -325,7 +325,7 @@ def test_autos_search_begins_from_a_policys_placement_where_it_is_the_best(
   policy, monkeypatch
 ):
   class Optimal:
-    """As good as what the search finds; it calls itself ordered."""
+    """A learned placer, named `ordered`, as good as the search."""
 
     def place(self, problem, evaluator, budget, seed):
       found = get_placer("annealing").place(problem, evaluator, budget, seed)

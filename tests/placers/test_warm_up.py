@@ -46,7 +46,7 @@ print(json.dumps([before, signatures()]))
 
 @pytest.mark.parametrize("links", ["free", "costly"])
 def test_nothing_is_left_to_compile_after_warming_up(links):
-  """How often each kernel that Python calls is compiled or loaded."""
+  """Counts how often each kernel that Python calls is compiled or loaded."""
   done = subprocess.run(
     [sys.executable, "-c", _COUNTING, links],
     env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -1,4 +1,4 @@
-"""What `auto` gives up for less traffic: the noise of measured costs."""
+"""`auto` gives up the noise of measured costs for less traffic."""
 
 import dataclasses
 

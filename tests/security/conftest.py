@@ -1,4 +1,4 @@
-"""What shows whether an attack has done something."""
+"""Fixtures that show whether an attack had an effect."""
 
 import pytest
 

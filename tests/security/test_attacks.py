@@ -213,7 +213,7 @@ def _unbound(meta_graph, path):
 
 
 def _unlisted(meta_graph, path):
-  """It is not even among the functions that capture something."""
+  """The function is not among those that capture something."""
   meta_graph.object_graph_def.concrete_functions.clear()
 
 
@@ -249,7 +249,7 @@ def test_an_argument_that_is_no_asset_names_no_file(tmp_path, canary, attack):
 
 
 def test_a_long_graph_is_judged_in_linear_time(tmp_path):
-  """Of which every node follows from one that saves, written last first."""
+  """Builds a graph whose nodes all follow from one that saves, last first."""
   model = of_one(tmp_path / "model")
 
   def add(meta_graph):

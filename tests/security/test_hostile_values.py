@@ -1,4 +1,4 @@
-"""What loads can be saved, simulated and shown; the rest is refused in short.
+"""Loaded values can be saved, simulated and shown; others are refused briefly.
 
 Every place of every format gets every value that JSON's parser lets pass and
 that could not be added up or written again.

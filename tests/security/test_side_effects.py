@@ -1,4 +1,4 @@
-"""What a stranger's graph may not do, and what loading one does not run."""
+"""Side effects that untrusted graphs may not have, even while they load."""
 
 import pathlib
 

@@ -18,7 +18,7 @@ NOBODY = 65534
 
 
 def _is_root():
-  """Whether this process may act as other users: a sandbox's root may not."""
+  """True if this process may act as other users: a sandbox's root may not."""
   if not hasattr(os, "getuid") or os.getuid() != 0:
     return False
   mapped = pathlib.Path("/proc/self/uid_map")

@@ -127,7 +127,7 @@ def test_a_cutoff_stops_only_steps_that_are_longer(seed, make):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_batch_equals_the_reference_row_by_row(seed, monkeypatch):
-  """In parts by several threads, whose workspaces are used again."""
+  """Evaluates parts in several threads, whose workspaces are reused."""
   monkeypatch.setattr(simulator, "MIN_PARALLEL_SIZE", 0)
   rng = np.random.default_rng(seed)
   problem, _ = cases.costly_case(rng)

@@ -1,4 +1,4 @@
-"""What a message takes of the devices (rule 3), by hand."""
+"""Communication overhead on the endpoint devices (rule 3), by hand."""
 
 from tests.testing.small_steps_by_hand import cluster_of, op, simulate, starts
 

@@ -129,7 +129,7 @@ const timer = setInterval(() => {
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-  """What the browser saw.
+  """Observations of the browser.
 
   Attributes:
     errors: of the console, of scripts, of the page's policy.
@@ -211,7 +211,7 @@ def _console_errors(stderr):
 
 
 def _requests(log):
-  """What the page asked for, in the browser's own log of the network.
+  """Requests of the page, from the browser's own network log.
 
   The browser has requests of its own (the time, updates), which have no page as
   their origin.

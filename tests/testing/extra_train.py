@@ -1,4 +1,4 @@
-"""Whether the packages of the extra `train` are there."""
+"""Marker of tests that need the extra `train`."""
 
 import importlib.util
 

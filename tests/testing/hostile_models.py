@@ -145,7 +145,7 @@ def of_one(folder, deed=None, part="main_op", assets=()):
 
 
 def of_one_lazily(folder, deed, **options):
-  """As `_of_one`, of which the deed gives an op."""
+  """Same as `_of_one`, with an op from the deed."""
 
   def act(*names):
     before = set(tf1.get_default_graph().get_operations())

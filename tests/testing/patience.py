@@ -10,7 +10,7 @@ TIMES = 4
 def patiently(
   measure: Callable[[], Found], holds: Callable[[Found], bool]
 ) -> Found:
-  """What is measured, the last time where it never holds.
+  """Returns the measured value, or the last one if the condition never holds.
 
   A busy moment hides a transfer once or twice, and not every time; what is
   wrong is wrong every time.

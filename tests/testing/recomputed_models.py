@@ -76,7 +76,7 @@ def shared():
 
 
 class Block(layers.Layer):
-  """What `keras.RematScope` can recompute in a graph: `call(x)` alone."""
+  """Layer that `keras.RematScope` can recompute in a graph: `call(x)` alone."""
 
   def build(self, shape):
     self.wide = self.add_weight(shape=(shape[-1], 4 * WIDTH), name="wide")

@@ -1,4 +1,4 @@
-"""What a py_test target of BUILD runs: pytest on the files it names."""
+"""Runs pytest on the files of a py_test target of BUILD."""
 
 import sys
 

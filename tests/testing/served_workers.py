@@ -29,7 +29,7 @@ class Served:
     self.address = ""
 
   def await_address(self) -> str:
-    """What it printed: the end of its next line."""
+    """Waits until the worker has printed its address, and returns it."""
     line = self.process.stdout.readline()
     assert line.startswith("tfplace-worker: serving on "), (
       line + self.process.stderr.read()

@@ -33,7 +33,7 @@ def costly_problem(seed):
 
 
 def tiny_problem(seed):
-  """At most 7 ops on 3 devices; the first runs everything."""
+  """Problem of at most 7 ops on 3 devices; the first runs everything."""
   rng = np.random.default_rng(seed)
   num_devices = int(rng.integers(1, 4))
   kinds = KINDS[: int(rng.integers(1, 4))]

@@ -18,7 +18,7 @@ benchmark.OPTIONS.run(benchmark.main)
 
 
 def run(benchmark: str, *arguments: str) -> str:
-  """What the benchmark of that name prints; it must not fail."""
+  """Returns what a benchmark prints; it must not fail."""
   done = subprocess.run(
     [
       *(sys.executable, "-c", _RUN, benchmark, repr(_SIZES)),
@@ -33,7 +33,7 @@ def run(benchmark: str, *arguments: str) -> str:
 
 
 def problem(cache_dir: pathlib.Path) -> tfplace.Problem:
-  """What the tiny row places, from the cache that the benchmark filled."""
+  """Problem of the tiny row, from the cache that the benchmark filled."""
   cluster = tfplace.cluster_preset("p100x2")
   graph = tfplace.extract(
     "nmt", cluster, batch_size=2, sizes=_SIZES, cache_dir=cache_dir

@@ -1,4 +1,4 @@
-"""How tests reach a training process, and whether there can be one."""
+"""Training processes of tests, and whether there can be one."""
 
 import os
 import pathlib

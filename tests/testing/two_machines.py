@@ -22,7 +22,7 @@ _WIRE = pathlib.Path(__file__).with_name("delaying_wire.py")
 
 
 class Unavailable(Exception):
-  """This machine cannot pretend to be two; says why."""
+  """This machine cannot pretend to be two; the message has the reason."""
 
 
 class TwoMachines:
@@ -54,12 +54,12 @@ class TwoMachines:
     return zip(self.names, interfaces, ADDRESSES, strict=True)
 
   def command_prefix(self, machine: int) -> list[str]:
-    """What a command begins with to run on a machine."""
+    """Prefix of a command that runs on a machine."""
     return ["ip", "netns", "exec", self.names[machine]]
 
   @contextlib.contextmanager
   def on(self, machine: int) -> Iterator[None]:
-    """This thread, and what it starts, is on a machine."""
+    """Moves this thread, and its children, to a machine."""
     with (
       open("/proc/thread-self/ns/net", "rb") as home,
       open(f"/run/netns/{self.names[machine]}", "rb") as there,

@@ -142,7 +142,7 @@ def test_minutes_end_a_run_that_can_go_on(tiny):
 
 
 def scalars_of(folder):
-  """What TensorBoard's own reader finds: tag -> its steps, its values."""
+  """Reads logs with TensorBoard's own reader: tag -> steps, values."""
   from tensorboard.backend.event_processing import event_accumulator
   from tensorboard.util import tensor_util
 

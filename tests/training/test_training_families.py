@@ -1,4 +1,4 @@
-"""What tfplace-train trains on: members, split steps, clusters in turn."""
+"""Tasks of tfplace-train: members, microbatched steps, clusters in turn."""
 
 import pytest
 from absl import flags

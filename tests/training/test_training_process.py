@@ -11,7 +11,7 @@ _TIMEOUT_S = 1800
 
 @pytest.fixture(scope="module")
 def results():
-  """By "module::test", what failed."""
+  """Returns failures by "module::test"."""
   environment = train_commands.environment(TF_USE_LEGACY_KERAS="1")
   with child_pytest.PytestChild(
     train_commands.ROOT, environment, _TIMEOUT_S

@@ -32,7 +32,7 @@ _ORDER = (  # Sections of the screen.
 
 @dataclasses.dataclass
 class Examination:
-  """What was found.
+  """Findings of all checks.
 
   Attributes:
     findings: problems, in order of the checks.

@@ -39,7 +39,7 @@ class Device:
 
   @property
   def is_cpu(self) -> bool:
-    """Whether the device is a CPU, of whatever kind."""
+    """True if the device is a CPU of any kind."""
     return self.base_kind == CPU
 
   @property

@@ -30,7 +30,7 @@ def offload_name(op: str, output: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class OffloadConfig:
-  """Which activations of a training step may wait elsewhere; none by default.
+  """Activations of a training step to store elsewhere; none by default.
 
   Attributes:
     everything: whether all activations may that are worth it.

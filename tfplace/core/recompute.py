@@ -37,7 +37,7 @@ def original_name(op: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class RecomputeConfig:
-  """What a training step recomputes; nothing by default.
+  """Layers that a training step recomputes; none by default.
 
   Attributes:
     everything: whether all layers are recomputed, in segments of consecutive

@@ -28,7 +28,7 @@ _KEPT = 64  # Graphs that a worker keeps.
 
 
 class Context:
-  """What samples of one graph share, with values derived from it.
+  """Data that all samples of one graph share, and values derived from it.
 
   Attributes:
     decisions: Problem and its decisions.

@@ -1,4 +1,4 @@
-"""What a plan keeps in host memory."""
+"""Activations that a plan keeps in host memory."""
 
 import numpy as np
 

@@ -139,7 +139,7 @@ class Plan:
 
   @functools.cached_property
   def device_rows(self) -> "tuple[summary.DeviceRow, ...]":
-    """What each device does; empty for a placement given by names."""
+    """Work of each device; empty for a placement given by names."""
     if self._schedule is None:
       return ()
     from tfplace.report import summary

@@ -32,7 +32,7 @@ _OVERHEAD_BOUND = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class DeviceRow:
-  """What one device does in a step.
+  """Work of one device in a step.
 
   Attributes:
     name: short name, with the kind where devices of a type differ.

@@ -33,7 +33,7 @@ class MemoryCurve(NamedTuple):
 
 
 class MemoryBlocks(NamedTuple):
-  """What devices hold for a part of the step, besides persistent bytes.
+  """Bytes that devices hold for a part of the step, besides persistent ones.
 
   Each array is [num_blocks]: outputs, copies of them on other devices, and
   temporary memory.

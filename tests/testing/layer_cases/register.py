@@ -1,4 +1,4 @@
-"""How a case is written: its register, and what cases are made of."""
+"""Register of layer cases, and their parts."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""What the policy sees, and the placer that asks it."""
+"""Features of the toy policy, and its placer."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What policies imitate: placements of their own decisions, then the best."""
+"""Imitation: placements of the policy's own decisions, then the best."""
 
 import dataclasses
 

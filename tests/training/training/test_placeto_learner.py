@@ -44,7 +44,7 @@ def ten_ops():
 
 @pytest.fixture(scope="module")
 def optimum_us(ten_ops):
-  """By trying all 3^10 placements."""
+  """Finds the optimum by trying all 3^10 placements."""
   every = np.array(list(itertools.product(range(3), repeat=10)), np.int32)
   return Simulator(ten_ops).run(every).step_time_us.min()
 
@@ -53,7 +53,7 @@ def optimum_us(ten_ops):
 def test_the_most_probable_devices_become_the_optimum(
   ten_ops, optimum_us, seed
 ):
-  """From random placements, each visited once, in order."""
+  """Runs episodes from random placements; each visits every group in order."""
   task = task_of(ten_ops)
   assert optimum_us < 0.75 * task.baseline_us  # there is something to find
   learner = learner_of(

@@ -50,7 +50,7 @@ def mlp(layer, row):
 
 
 def features_of(graph, states, b, d, n):
-  """What group n knows in state b seen from device d, as the paper lists it."""
+  """Features of group n in state b seen from device d, as in the paper."""
   step = states["step"][b]
   return np.array(
     [

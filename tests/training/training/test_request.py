@@ -1,4 +1,4 @@
-"""What the flags of a run mean to each strategy, and to what it exports."""
+"""Flags of a run, for each strategy and its exported policy."""
 
 import types
 

@@ -28,7 +28,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def optimum_us(problem):
-  """By trying all 3^10 placements."""
+  """Finds the optimum by trying all 3^10 placements."""
   every = np.array(list(itertools.product(range(3), repeat=10)), np.int32)
   return Simulator(problem).run(every).step_time_us.min()
 

@@ -25,7 +25,7 @@ STAGE, ERROR = "stage", "error"  # Keys of facts.
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-  """What a child told.
+  """Report of a child process.
 
   Attributes:
     facts: facts by key, in the order in which they were told.

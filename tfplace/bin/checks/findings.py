@@ -1,4 +1,4 @@
-"""What a check found: a problem and the way out of it."""
+"""Findings of checks: problems, each with a way out."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What this host and its devices are, in lines and findings."""
+"""Checks of this host and its devices, as lines and findings."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""From a TensorFlow op to the GPU kernel that it launches.
+"""GPU kernels that TensorFlow ops launch.
 
 Matrix products and convolutions are described by their sizes, all others by
 the bytes that they read and write; an op that no table names counts all of its

@@ -1,4 +1,4 @@
-"""What becomes of activations between the forward and the backward pass.
+"""Recomputation and host storage of activations.
 
 `recompute` makes the backward pass compute segments (`segments`) again, and
 `offload` lets activations wait on other devices; `rewrite` applies both to a

@@ -22,7 +22,7 @@ _NO_ACTIVATIONS = frozenset(("Const", "Placeholder", "ReadVariableOp", "NoOp"))
 
 @dataclasses.dataclass(frozen=True)
 class WorthConfig:
-  """Which activations are worth it; the values were chosen by trial.
+  """Thresholds for activations worth offloading, chosen by trial.
 
   The worth of an activation is its bytes times the number of ops between its
   last reader in the forward and its first in the backward pass.

@@ -12,7 +12,7 @@ from tfplace.learned.sampling import Context, Drawn
 
 
 class Row(NamedTuple):
-  """How one placement is drawn; the most probable one without noise.
+  """Noise of one sampled placement; without noise, the most probable one.
 
   Attributes:
     noise: [groups, D] noise of `group_noise`, or None.

@@ -1,4 +1,4 @@
-"""Which decisions a sample of `ordered` may change, and how freely."""
+"""Neighborhoods of `ordered`: decisions that a sample may change."""
 
 from typing import NamedTuple
 

@@ -164,7 +164,7 @@ class Workers:
 
 @contextlib.contextmanager
 def ended_with_task() -> Iterator[None]:
-  """On a worker: ends budgets in this context once nobody waits for the task.
+  """Ends a worker's budgets in this context once nobody waits for the task.
 
   That is so if the task is cancelled, or its client is gone: Dask drops the
   result of a task that runs, but does not interrupt it.

@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class EstimateConfig:
-  """What an estimate tries; all defaults are our choice.
+  """Placers and sizes of an estimate; all defaults are our choice.
 
   Attributes:
     microbatches: numbers of microbatches, ascending, for cards that do not

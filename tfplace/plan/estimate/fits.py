@@ -69,7 +69,7 @@ class OneDevice:
 
   @property
   def fits(self) -> bool:
-    """Whether no device of the simulation exceeds its memory."""
+    """True if no device of the simulation exceeds its memory."""
     cluster = self.schedule.placement.problem.cluster
     peaks = self.schedule.peak_memory_bytes
     return bool((peaks <= cluster.memory_bytes).all())
