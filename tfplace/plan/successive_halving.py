@@ -20,15 +20,19 @@ import numpy as np
 from tfplace import placers
 from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
-from tfplace.core.offload import OffloadConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
-from tfplace.core.recompute import RecomputeConfig, recompute_of, segment_of
+from tfplace.core.recompute import RecomputeConfig, recompute_of
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import groups
-from tfplace.placers.offload import host_of
 from tfplace.plan.arms import Arm, Arms
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
+from tfplace.plan.memory_savers import (
+  by_worth,
+  is_both,
+  savers,
+  variables_exceed_memory,
+)
 from tfplace.plan.search import compile_placers
 from tfplace.plan.size_proposals import proposed_sizes
 from tfplace.plan.variants import (
@@ -131,13 +135,13 @@ class SuccessiveHalving:
     if chooses:
       counts, proposals = _counts(devices, halving), proposed_sizes(problem)
       proposals = [sizes for sizes in proposals if len(sizes) <= halving.most]
-    self._savers = _savers(self._config, problem)
+    self._savers = savers(self._config, problem)
     arms = len(counts) * (1 + len(self._savers)) + len(proposals)
     self._share = halving.rung_share / arms
     self._arms.search(whole, self._share)
-    if self._savers or devices == 1 or _variables_exceed_memory(problem):
+    if self._savers or devices == 1 or variables_exceed_memory(problem):
       self._settle_until(whole)
-      if whole.best is None and _variables_exceed_memory(problem):
+      if whole.best is None and variables_exceed_memory(problem):
         return
       self._save_memory(whole)
       if devices == 1 and whole.best is not None and not self._is_short(whole):
@@ -243,7 +247,7 @@ class SuccessiveHalving:
     if not self._savers or not self._is_short(kept):
       return best_us
     for saver in self._savers:
-      if self._arms.is_late or (_is_both(saver) and math.isfinite(best_us)):
+      if self._arms.is_late or (is_both(saver) and math.isfinite(best_us)):
         break
       arm = self._attempt(
         dataclasses.replace(
@@ -432,37 +436,6 @@ class SuccessiveHalving:
     )
 
 
-def _savers(config: PlanConfig, problem: Problem) -> list[MicrobatchConfig]:
-  """Returns the ways to save memory, each as a change of the whole step."""
-  base, found = config.microbatches, []
-  again = dataclasses.replace(base, recompute=RecomputeConfig(everything=True))
-  if config.chooses_recomputation:
-    found.append(again)
-  host = host_of(problem.cluster)
-  if config.chooses_offload and (host != np.arange(len(host))).any():
-    waits = OffloadConfig(everything=True)
-    found += [dataclasses.replace(way, offload=waits) for way in (base, *found)]
-  return found
-
-
-def _is_both(saver: MicrobatchConfig) -> bool:
-  return not (saver.recompute.is_none or saver.offload.is_none)
-
-
-def by_worth(problem: Problem) -> list[int]:
-  """Returns recomputed segments by bytes freed per microsecond, best first."""
-  graph = problem.graph
-  freed: dict[int, float] = {}
-  spent_us: dict[int, float] = {}
-  for op, name in enumerate(graph.names):
-    segment = segment_of(name)
-    if segment is not None:
-      freed[segment] = freed.get(segment, 0.0) + graph.op_output_bytes[op]
-      spent_us[segment] = spent_us.get(segment, 0.0) + problem.fastest_us[op]
-  worth = {i: freed[i] / max(spent_us[i], 1e-3) for i in freed}
-  return sorted(worth, key=lambda segment: -worth[segment])
-
-
 def num_working_devices(problem: Problem) -> int:
   """Returns the number of devices that a step can be divided among."""
   return len(groups.working_devices(groups.GroupGraph(problem)))
@@ -479,11 +452,6 @@ def _counts(devices: int, halving: HalvingConfig) -> list[int]:
   powers = [1 << i for i in range(most.bit_length())]
   wanted = {*powers, devices, 2 * devices}
   return sorted(count for count in wanted if count <= most)
-
-
-def _variables_exceed_memory(problem: Problem) -> bool:
-  held = problem.graph.persistent_bytes.sum()
-  return bool(held > sum(d.memory_bytes for d in problem.cluster.devices))
 
 
 def _on_one_device(problem: Problem, seed: int) -> Result | None:
