@@ -50,6 +50,7 @@ ONE_SHOT_S = 60.0  # that a one-shot placer may take
 # Coarse groups that random placements take in turn, as the policy does.
 RANDOM_SIZES = (12, 16, 24, 32, 48, 64)
 _AT_ONCE = 16  # random placements of one size
+_SPLIT, _WHOLE = "Microbatched steps", "Whole steps"
 _NEVER = 1_000_000_000  # samples without a better one, after which it ends
 
 
@@ -82,7 +83,7 @@ def main(values: flags.FlagValues) -> None:
   settings = {"set": values.set, "policy": values.policy or "shipped"}
   saved = saved_rows.SavedRows(out, settings)
   found = {row.label: measured(values, row, saved) for row in rows}
-  report.write(out, f"{auto_table(found)}\n\n{alone_table(found)}")
+  report.write(out, tables(rows, found))
 
 
 def wanted(values: flags.FlagValues) -> list[graph_sets.SetRow]:
@@ -228,6 +229,19 @@ def random_samples(
     "seconds": time.perf_counter() - began,
     "evaluations": count,
   }
+
+
+def tables(rows: Sequence[graph_sets.SetRow], found: Mapping[str, dict]) -> str:
+  """Markdown: `auto` on microbatched and on whole steps, and samples alone."""
+  parts: dict[str, dict[str, dict]] = {_SPLIT: {}, _WHOLE: {}}
+  for row in rows:
+    is_whole = getattr(row, "microbatches", 1) == 1
+    part = parts[_WHOLE if is_whole else _SPLIT]
+    part[row.label] = found[row.label]
+  texts = [
+    f"{name}:\n\n{auto_table(part)}" for name, part in parts.items() if part
+  ]
+  return "\n\n".join([*texts, f"Samples alone:\n\n{alone_table(found)}"])
 
 
 def auto_table(found: Mapping[str, dict]) -> str:
