@@ -1,7 +1,8 @@
 """MkDocs: pages that lie beside docs/ join the site, and links follow them.
 
-In the repository every link is relative to its own file; here the README is the
-first page, and pictures of benchmarks/results lie below the pages.
+In the repository every link is relative to its own file. On the site the README
+is the first page, and files of benchmarks/results and examples have folders of
+their own.
 """
 
 import pathlib
@@ -12,7 +13,6 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-_RESULTS = ROOT / "benchmarks" / "results"
 # Repository -> site.
 PAGES = {
   "README.md": "index.md",
@@ -31,7 +31,7 @@ def on_files(files: Files, *, config: Any) -> Files:
   extra = {
     **PAGES,
     "LICENSE": "LICENSE.txt",
-    **{_name(path): f"results/{path.name}" for path in _RESULTS.iterdir()},
+    **{_name(path): f"results/{path.name}" for path in _results()},
     "benchmarks/models/graph_sets.py": "benchmarks/models/graph_sets.py",
     **{_name(path): _name(path) for path in _examples()},
   }
@@ -39,6 +39,11 @@ def on_files(files: Files, *, config: Any) -> Files:
     path = str(ROOT / source)
     files.append(File.generated(config, target, abs_src_path=path))
   return files
+
+
+def _results() -> list[pathlib.Path]:
+  folder = ROOT / "benchmarks" / "results"
+  return [path for path in folder.glob("[!.]*.*") if path.is_file()]
 
 
 def _examples() -> list[pathlib.Path]:

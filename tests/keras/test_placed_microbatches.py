@@ -316,7 +316,7 @@ def test_what_cannot_be_split_says_why(case):
 
 
 def fast_cluster():
-  """Devices of this process, as if ops and transfers had no overhead."""
+  """Devices of this process without op overhead, on fast links."""
   local = at.local_cluster()
   devices = tuple(
     dataclasses.replace(device, op_overhead_us=0.0) for device in local.devices

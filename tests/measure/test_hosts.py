@@ -242,7 +242,7 @@ def server_of_job(job):
 
 
 def refusal(tmp_path, address, served):
-  """Error about a worker beside a good one, and the seconds until it comes."""
+  """Returns the error for a bad worker beside a good one."""
   hosts = write_hosts(
     tmp_path / "h.json", {"a": served[0].address, "x": address}
   )

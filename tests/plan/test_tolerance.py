@@ -1,4 +1,4 @@
-"""`auto` gives up the noise of measured costs for less traffic."""
+"""Tolerance of `auto`: step time within cost noise traded for less traffic."""
 
 import dataclasses
 

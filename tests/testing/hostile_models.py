@@ -145,7 +145,7 @@ def of_one(folder, deed=None, part="main_op", assets=()):
 
 
 def of_one_lazily(folder, deed, **options):
-  """Same as `_of_one`, with an op from the deed."""
+  """Same as `of_one`, with the last op that the deed adds."""
 
   def act(*names):
     before = set(tf1.get_default_graph().get_operations())

@@ -1,4 +1,4 @@
-"""Training processes of tests, and whether there can be one."""
+"""Command line and environment of training processes in tests."""
 
 import os
 import pathlib

@@ -22,7 +22,7 @@ _WIRE = pathlib.Path(__file__).with_name("delaying_wire.py")
 
 
 class Unavailable(Exception):
-  """This machine cannot pretend to be two; the message has the reason."""
+  """Error: one machine cannot act as two; the message says why."""
 
 
 class TwoMachines:

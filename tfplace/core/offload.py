@@ -33,9 +33,9 @@ class OffloadConfig:
   """Activations of a training step to store elsewhere; none by default.
 
   Attributes:
-    everything: whether all activations may that are worth it.
-    tensors: names of these activations, as (op, output), without microbatch, as
-      a planned step has them.
+    everything: whether to offload all activations that are worth it.
+    tensors: names of the activations to offload, as (op, output), without
+      microbatch, as a planned step has them.
   """
 
   everything: bool = False

@@ -14,9 +14,10 @@ class HalvesConfig:
 
   # Share of the remaining budget for both halves.
   share: float = 0.7
-  # Maximum traffic between halves relative to the work of one, if they are
-  # microbatches, and if METIS divides the graph.
+  # Maximum traffic between halves that are microbatches, relative to the work
+  # of one half.
   traffic: float = 0.5
+  # The same for halves cut by METIS.
   cut_traffic: float = 0.1
   # Maximum longest path relative to all work.
   longest_path: float = 0.6

@@ -66,7 +66,7 @@ class Rater(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class GuideConfig:
-  """Settings of rated moves; the defaults were not tuned.
+  """Settings of rated moves; the defaults were hardly tuned.
 
   Attributes:
     first_share: Share of the moves while too few have been drawn to compare.
@@ -76,7 +76,7 @@ class GuideConfig:
     memory: Factor on the gains and numbers of moves with each rating.
     tried: Factor on the weight of a move for each time that it was drawn. Each
       rating of its set halves these counts.
-    rating_share: Time to rate moves relative to the time of rated moves.
+    rating_share: Time spent on ratings, relative to that spent on rated moves.
   """
 
   first_share: float = 0.5

@@ -120,7 +120,7 @@ def _independent(
 def _ways(
   groups: GroupGraph, devices: np.ndarray, seed: int, config: HalvesConfig
 ) -> Iterator[tuple[np.ndarray, float]]:
-  """Yields divisions, and the traffic that may pass between their halves."""
+  """Yields divisions into halves, each with its maximum relative traffic."""
   if 2 <= groups.problem.graph.num_microbatches < len(devices):
     yield DeviceGrid(groups).replicas(2), config.traffic
   try:
