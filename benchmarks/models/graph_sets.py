@@ -7,8 +7,9 @@ development rows: the rows of the published tables
 `second_holdout.py`, which were test sets once.
 
 Nothing was chosen on test rows, the models of `holdout.py` on 4 to 8 devices.
-`learned/run_holdout.py --set=test` places them once, at the end; a row that was
-looked at belongs to the development set from then on.
+`learned/run_holdout.py --set=test` has placed them once (`holdout_third` in the
+results). If they inform a choice, they belong to the development set, and the
+next evidence needs another test set.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Models of the test set of `graph_sets.py`, in plain Keras 3.
 
 No choice in tfplace (a size, a rule, a setting, which policy ships) was made
-on a graph of theirs, and none may be: whoever looks at results on them moves
-them to the development set. They are as in their papers, except where a
+on a graph of theirs before they were placed once. A choice that their results
+inform makes them development rows. They are as in their papers, except where a
 docstring names a difference.
 """
 

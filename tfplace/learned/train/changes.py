@@ -8,7 +8,7 @@ import numpy as np
 from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
+from tfplace.core.protocols import Evaluator, Placer
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, group_decisions
@@ -35,8 +35,8 @@ class ChangeConfig:
     short_s: Limit on the seconds of each.
     long_s: Seconds of a last search; 0 for none. A resumed run keeps what the
       first one found, whatever its seconds.
-    policy: Policy that `auto` asks in this search, or "shipped"; None searches
-      by annealing, without a policy.
+    policy: Policy that `auto` asks in this search, which then begins anew, or
+      "shipped"; None goes on by annealing, without a policy.
     seed: Seed of the searches.
     folder: Directory of results for a resumed run; None for none.
   """
@@ -94,17 +94,21 @@ def find(problem: Problem, config: ChangeConfig) -> np.ndarray:
   simulator = Simulator(problem)
   found = [_by_rules(problem, simulator, config)]
 
-  def search(strategy: str, policy: str | None, budget: Budget) -> None:
-    start = found[-1].placement.devices[None]
-    placer = registry.get_placer(strategy, policy, start)
+  def search(placer: Placer, budget: Budget) -> None:
     found.append(placer.place(problem, simulator, budget, config.seed))
 
+  def annealing() -> Placer:
+    start = found[-1].placement.devices[None]
+    return registry.get_placer("annealing", start=start)
+
   for evaluations in config.searches:
-    search("annealing", None, Budget(config.short_s, evaluations))
-  if config.long_s > 0.0:
+    search(annealing(), Budget(config.short_s, evaluations))
+  if config.long_s > 0.0 and config.policy is None:
+    search(annealing(), Budget(config.long_s))
+  elif config.long_s > 0.0:
+    # A policy gains less on what annealing has changed than on rules.
     asked = None if config.policy == policies.SHIPPED_NAME else config.policy
-    strategy = "annealing" if config.policy is None else "auto"
-    search(strategy, asked, Budget(config.long_s))
+    search(registry.get_placer("auto", asked), Budget(config.long_s))
   return np.stack([result.placement.devices for result in best_first(found)])
 
 
