@@ -8,7 +8,7 @@ import pytest
 
 from tests.testing import problems
 from tfplace import placers
-from tfplace.core import Link, Placement, Problem
+from tfplace.core import Link, OpSpec, Placement, Problem, build_graph
 from tfplace.core.placement import check_devices
 from tfplace.errors import TfplaceError
 from tfplace.placers.replan import carried_over
@@ -88,6 +88,20 @@ def test_a_new_op_is_beside_what_it_exchanges_most_with():
   problem = Problem(graph, problems.cluster([np.inf] * 2))
   (guess,) = carried_over(problem, {"o0": "d0", "o1": "d1", "gone": "d0"})
   np.testing.assert_array_equal(guess, [0, 1, 1, 1])
+
+
+def test_a_renamed_heavy_op_leaves_the_cpu_if_ops_are_new():
+  # o1 was light and on the CPU, d2; its name now belongs to a heavy op.
+  times = {"GPU": 1.0, "CPU": 100.0}
+  ops = [OpSpec(f"o{i}", "Op", times, (1.0,)) for i in range(3)]
+  cluster = problems.cluster([np.inf] * 3, kinds=["GPU", "GPU", "CPU"])
+  old = {"o0": "d0", "o1": "d2", "o2": "d1"}
+  same = Problem(build_graph("same", ops, [(0, 0, 1)]), cluster)
+  np.testing.assert_array_equal(carried_over(same, old), [[0, 2, 1]])
+  ops.append(OpSpec("o3", "Op", times, (1.0,)))
+  more = Problem(build_graph("more", ops, [(0, 0, 1), (2, 0, 3)]), cluster)
+  found = carried_over(more, old)
+  np.testing.assert_array_equal(found, [[0, 2, 1, 1], [0, 0, 1, 1]])
 
 
 def test_a_device_may_be_named_by_its_end():

@@ -11,7 +11,11 @@ from tfplace.core.cluster import Cluster, find_device
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import FormatError, TfplaceError, shown
-from tfplace.placers.groups import GroupGraph, main_devices
+from tfplace.placers.groups import (
+  GroupGraph,
+  main_devices,
+  working_devices,
+)
 
 # A start of a search: a placement, or a mapping of ops to devices.
 Start = Placement | Mapping[str, str]
@@ -27,7 +31,8 @@ def carried_over(
   Unknown ops are ignored. New groups follow most of the bytes that they
   exchange. Groups of lost devices move, in one guess, as a whole to the device
   with the least work. In other guesses they are cut into blocks that balance
-  the work of all devices, by time or by microbatch.
+  the work of all devices, by time or by microbatch. If groups are new, further
+  guesses use only devices that the step can be divided among.
 
   Args:
     assignments: op -> device, by full name or by a suffix such as "GPU:0".
@@ -58,10 +63,10 @@ def carried_over(
   # Index -1, of new groups, selects the last entry.
   now = np.append(now, _NEW)[old]
   lost = np.where(now < 0, old, _NEW)
-  guesses = [
-    _followed(groups, guess)
-    for guess in (_inherited(groups, now, lost), *_levelled(groups, now, lost))
-  ]
+  guesses = [_inherited(groups, now, lost), *_levelled(groups, now, lost)]
+  if (old == _NEW).any():
+    guesses += [_on_working_devices(groups, guess) for guess in guesses]
+  guesses = [_followed(groups, guess) for guess in guesses]
   distinct = {guess.tobytes(): groups.expand(guess) for guess in guesses}
   return np.stack(list(distinct.values()))
 
@@ -93,6 +98,17 @@ def _find(cluster: Cluster, name: str) -> int:
     return cluster.index[find_device(cluster, name)]
   except FormatError:
     return -1
+
+
+def _on_working_devices(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
+  """Forgets devices that do none of the work, where a group may be elsewhere.
+
+  Numbers in names of ops shift with a new layer, so that a heavy op may have
+  the name of a light one on a CPU.
+  """
+  work = working_devices(groups)
+  is_free = groups.allowed[:, work].any(axis=1) & ~np.isin(devices, work)
+  return np.where(is_free, _NEW, devices)
 
 
 def _loads(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
