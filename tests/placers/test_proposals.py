@@ -190,7 +190,7 @@ def test_when_auto_asks_a_policy(
 def test_a_short_search_of_a_whole_step_does_not_wait_for_a_policy(monkeypatch):
   asked = Asked(monkeypatch)
   problem = wide_problem(5)
-  config = AutoConfig(learned_setup_s=0.2, search=PATIENT)  # eight times
+  config = AutoConfig(learned_setup_s=0.2, search=PATIENT)  # seven times
   auto = AutoPlacer(learned=("ordered",), config=config)
   result = auto.place(problem, Simulator(problem), Budget(1.0), 0)
   assert not asked.proposed
