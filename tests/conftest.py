@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-# Of these folders a file can take minutes.
+# Folders in which a file can take minutes.
 _LONG = (
   "training",
   "keras",

@@ -77,8 +77,8 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
   found = _runner(job["strategy"])(job, decisions[0], settings)
   curve = found.pop("curve")
   spent, seconds, _ = curve[-1]
-  # What an iteration found past the limit does not count, unless it is the
-  # first: an episode of Placeto can be longer than a short run.
+  # Points past the limit do not count, except for the first: an episode of
+  # Placeto can be longer than a short run.
   curve = [p for p in curve if _is_within(p, job)] or curve[:1]
   return {
     "settings": settings,

@@ -11,8 +11,8 @@ from rich import console, table
 
 from benchmarks.lib import report
 
-# What the papers claim of two strategies: a step time ratio, and how many times
-# fewer placements the first needs to reach the second's best.
+# Pairs of strategies that papers compare, by step time and by the number of
+# placements that the first needs to reach the second's best.
 CLAIMS = (
   ("gdp", "hierarchical"),
   ("gdp_merged", "hierarchical_merged"),

@@ -33,7 +33,7 @@ from benchmarks.lib.command import Options
 from tfplace.learned import training_process
 from tfplace.models import families
 
-# What differs from Placeto as it is here: of its method, and its network.
+# Settings of the method and the network that differ from our Placeto.
 VARIANTS: dict[str, dict[str, Any]] = {
   DEFAULT: {},
   "no messages": {"network": {"rounds": 0}},

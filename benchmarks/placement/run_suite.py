@@ -33,9 +33,9 @@ from tfplace.plan import graph_cache, sources
 QUICK_ROWS = "^(2-layer .*|Inception b32|2-stack .*)$"
 QUICK_BUDGET_S = 5.0
 GPUS = ("k80", "p100", "v100", "h100")
-# Of the search, and of the simulator it runs: counted on where either changes
-# what is found within seconds. Results without it are of version 1.
-SEARCH_VERSION = 3
+# Grows with each change of search or simulator that changes what they find in
+# seconds. Results without a version have version 1.
+SEARCH_VERSION = 4
 OPTIONS = Options("run_suite", __doc__)
 _QUICK = OPTIONS.add(
   "quick", False, "Small rows on P100s, with searches of 5 s."

@@ -37,7 +37,7 @@ _SIZES = OPTIONS.add(
 _REFERENCE_OPS = OPTIONS.add(
   "reference_ops", 300, "Ops of the graph that the reference is timed on."
 )
-_REPEATS = OPTIONS.add("repeats", 15, "Timings, of which the median.")
+_REPEATS = OPTIONS.add("repeats", 15, "Timings; the median counts.")
 _SEED = OPTIONS.add("seed", 0, "Seed of random graphs and placements.")
 _OUT = OPTIONS.out("simulator_speed.json")
 MIN_TIMING_S = 0.05  # repeats a simulation until a timing takes so long

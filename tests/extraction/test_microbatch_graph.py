@@ -118,7 +118,7 @@ def test_in_flight_are_no_more_than_that(graph_of, in_flight):
   assert len(heavy[0]) == len(heavy[3]) > 5
   for index, end in ((i, end) for i in ends for end in ends[i]):
     after = descendants(edges, end)
-    # What is held back begins as a whole after it; the others never wait.
+    # Ops that are held back all begin after it; the others never wait.
     held = {i for i in range(4) if heavy[i] <= after}
     waiting = {i for i in range(4) if heavy[i] & after} - {index}
     step = in_flight or 4
@@ -195,7 +195,7 @@ def test_what_the_model_recomputes_every_microbatch_recomputes():
     if op == "Tanh"
   )
   assert tanh == {part: 2 * 4 for part in range(4)}  # once more for each block
-  # Of a block [16, 32] x 64 floats and more are not kept.
+  # For each block, [16, 32] x 64 floats and more are not kept.
   assert peak_bytes(evaluation) < 0.6 * peak_bytes(kept)
 
 

@@ -72,7 +72,7 @@ def test_a_split_model_by_rank_trains_as_the_unplaced_one(name, chained):
   share = in_turn(graph, turns)
   assert share > 0.9
   assert len(turns) > 0.3 * placement.problem.graph.num_ops
-  # What TensorFlow ran has control edges between ops of one device.
+  # The graph that ran has control edges between ops of one device.
   nodes = {node.name: node for node in ran}
   waits = [(b, node) for node in ran for b in node.controls if b in nodes]
   within = [b for b, n in waits if {b, n.name} <= set(turns)]
