@@ -61,8 +61,6 @@ setuptools.setup(
       'tf-keras>=2.21,<2.22; python_version < "3.12"',
       'tensorboard>=2.21,<2.22; python_version < "3.12"',
     ],
-    # Not together with "train": tf-agents wants an older typing-extensions.
-    "exact": ["ortools>=9.15,<10"],
     "report": REPORT,
     # Searches and training samples on the workers of a Dask cluster.
     "dask": DASK,

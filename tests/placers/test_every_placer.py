@@ -255,7 +255,7 @@ def test_graph_that_links_forbid_to_place_is_refused():
     problems.cluster([np.inf] * 2, kinds=["CPU", "GPU"], links=[]),
   )
   for strategy in STRATEGIES:
-    if strategy not in (*LEARNED, *MICROBATCHED, "exact"):
+    if strategy not in (*LEARNED, *MICROBATCHED):
       with pytest.raises(InfeasibleError, match=r"'o0' on d0 .* no link from"):
         run(problem, strategy)
 

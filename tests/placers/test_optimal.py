@@ -1,6 +1,5 @@
 """Once a placement is proven optimal, nothing further is tried."""
 
-import importlib.util
 import time
 
 import numpy as np
@@ -17,8 +16,6 @@ from tfplace.placers.search.config import SearchConfig
 from tfplace.simulate import Simulator
 
 SEARCHES = ["annealing", "brkga", "auto"]
-if importlib.util.find_spec("ortools"):
-  SEARCHES.append("exact")
 
 
 def chain(count):

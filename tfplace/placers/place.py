@@ -72,7 +72,7 @@ def place(
     gap: share of the proven lower bound by which the step time may exceed it
       for the search to end early, such as 0.02. Above 0, it also ends early if
       a third of its rounds improves nothing. With 0, only a proven optimum ends
-      it. Strategy `exact` ignores it.
+      it.
 
   Raises:
     TfplaceError: the strategy is unknown (lists the choices) or an argument is

@@ -94,12 +94,6 @@ STRATEGIES = {
       in_auto=False,
     ),
     Strategy(
-      "exact",
-      "tfplace.placers.exact.placer:ExactPlacer",
-      "exact",
-      in_auto=False,
-    ),
-    Strategy(
       "ordered",
       "tfplace.learned.ordered",
       "learned",

@@ -15,7 +15,6 @@ _VARIANTS = {"tensorflow": ("tensorflow-cpu",)}
 # What an extra gives.
 GIVES = {
   "train": "tfplace-train, which trains policies",
-  "exact": "strategy 'exact' (CP-SAT)",
   "report": "--report, one HTML file with all pictures and tables",
   "dask": "--dask, searches on several machines",
   "kubernetes": "--cluster=kubernetes",

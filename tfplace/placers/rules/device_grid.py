@@ -152,13 +152,6 @@ class DeviceGrid:
     wanted[rows] = wanted[batch]
     return self.groups.nearest(wanted)
 
-  def replicas(self, count: int) -> np.ndarray:
-    """Returns [num_groups] replica of each group with a single stage."""
-    nothing = np.zeros(self.groups.num_groups, np.int64)
-    share = np.arange(self.count) * count // self.count
-    found = self._replicas(nothing, 1, False, share, np.ones(count))
-    return np.maximum(found, 0)
-
   def _replicas(
     self,
     stage: np.ndarray,

@@ -20,11 +20,9 @@ from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_packed, offer_starts
 from tfplace.placers.search.config import SearchConfig
-from tfplace.placers.search.halves import Place, search_halves
 from tfplace.placers.search.proposals import Proposer
 from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
-from tfplace.simulate import Simulator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,23 +114,6 @@ def improve(
   if tracker.is_met or _is_short(tracker, groups, setup_s):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
-  budget = tracker.budget
-  is_large = groups.num_groups >= config.coarse_groups
-  # With the moves of a proposer, a search of the whole gains more.
-  is_guided = proposer is not None and budget.is_timed
-  if (
-    is_large
-    and not is_guided
-    and not _is_short(tracker, groups, config.halves_s)
-  ):
-    before = tracker.evaluations
-    halved = search_halves(
-      tracker, groups, seed, _searching(config, seed), config.halves
-    )
-    if halved is not None:
-      tracker.offer(groups.expand(halved))
-      first.insert(0, halved)
-    budget = budget.minus(tracker.evaluations - before)
   search = Search(groups, seed, config, first[0], proposer)
   simulated: list[HistoryPoint] = []
 
@@ -143,7 +124,7 @@ def improve(
     )
 
   contracted = None if other is None else groups.contract(other)
-  search.run(first, budget, improved, contracted)
+  search.run(first, tracker.budget, improved, contracted)
   tracker.evaluations += search.evaluations
   if search.best is not None:
     tracker.offer(groups.expand(search.best))
@@ -166,14 +147,6 @@ def _is_short(tracker: Tracker, groups: GroupGraph, group_s: float) -> bool:
   if tracker.best is None or not budget.is_timed:
     return False
   return budget.left_s < group_s * groups.num_groups
-
-
-def _searching(config: SearchConfig, seed: int) -> Place:
-  def place(problem: Problem, budget: Budget) -> Result:
-    placer = AnnealingPlacer(config)
-    return placer.place(problem, Simulator(problem), budget, seed)
-
-  return place
 
 
 def _start(

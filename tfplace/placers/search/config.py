@@ -9,23 +9,6 @@ from tfplace.placers.search.guide import GuideConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class HalvesConfig:
-  """Settings of the search of halves; all defaults were chosen by trial."""
-
-  # Share of the remaining budget for both halves.
-  share: float = 0.7
-  # Maximum traffic between halves that are microbatches, relative to the work
-  # of one half.
-  traffic: float = 0.5
-  # The same for halves cut by METIS.
-  cut_traffic: float = 0.1
-  # Maximum longest path relative to all work.
-  longest_path: float = 0.6
-  # Maximum step on two devices relative to half of the step on one.
-  together: float = 1.2
-
-
-@dataclasses.dataclass(frozen=True)
 class ProposalConfig:
   """Settings of `proposals.Proposals`; the defaults were not tuned.
 
@@ -68,9 +51,6 @@ class SearchConfig:
   setup_s: float = 8e-6
   # Further setup seconds per group and device, measured.
   setup_device_s: float = 0.6e-6
-  # Seconds per group below which halves are not searched separately.
-  halves_s: float = 60e-6
-  halves: HalvesConfig = dataclasses.field(default_factory=HalvesConfig)
 
   proposals: ProposalConfig = dataclasses.field(default_factory=ProposalConfig)
   guide: GuideConfig = dataclasses.field(default_factory=GuideConfig)

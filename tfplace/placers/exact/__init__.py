@@ -1,1 +1,0 @@
-"""Optimal placement of small problems by constraint programming."""
