@@ -64,8 +64,6 @@ setuptools.setup(
     "report": REPORT,
     # Searches and training samples on the workers of a Dask cluster.
     "dask": DASK,
-    # --cluster=kubernetes lists the pods of a job.
-    "kubernetes": ["kubernetes>=30,<38"],
     # Fitting kernel times to measured kernels (benchmarks/gpu).
     "fit": ["lightgbm>=4.6,<5"],
     # The documents as a site: `mkdocs build --strict`.

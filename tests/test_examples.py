@@ -12,7 +12,7 @@ from absl import flags
 
 from tests.testing import notebooks
 from tfplace.bin import place
-from tfplace.measure.remote import pods, resolvers
+from tfplace.measure.remote import resolvers
 
 FOLDER = pathlib.Path(__file__).parents[1] / "examples"
 SAYS = {
@@ -96,20 +96,11 @@ def test_the_graph_example_does_not_load_tensorflow():
   assert done.stdout.splitlines()[-1] == "False"
 
 
-@pytest.mark.parametrize("name", ["slurm.sbatch", "kubernetes.yaml"])
-def test_job_file_gives_flags_that_parse(name):
-  text = (FOLDER / name).read_text(encoding="utf-8")
+def test_job_file_gives_flags_that_parse():
+  text = (FOLDER / "slurm.sbatch").read_text(encoding="utf-8")
   words = re.findall(r"--\w+(?:=\S+)?", text.split("tfplace-place")[-1])
   values = flags.FlagValues()
   place._define(values)
   assert values(["tfplace-place", *words]) == ["tfplace-place"]
   assert values.measure
   assert resolvers.is_resolver(values.cluster.strip('"'))
-
-
-def test_pods_of_the_manifest_have_the_label_of_its_job():
-  text = (FOLDER / "kubernetes.yaml").read_text(encoding="utf-8")
-  job = text.split("kind: Job")[1]
-  name = re.search(r"name: (\S+)", job)[1]
-  assert f"--cluster=kubernetes:job-name={name}\n" in job
-  assert f"containerPort: {pods.PORT}\n" in job

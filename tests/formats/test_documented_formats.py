@@ -12,7 +12,6 @@ from tfplace import formats
 from tfplace.core import Problem
 from tfplace.core.placement import Placement
 from tfplace.errors import FormatError, TfplaceError
-from tfplace.formats import baselines as baseline_format
 from tfplace.formats import cluster as cluster_format
 from tfplace.formats import estimates as estimate_format
 from tfplace.formats import graph as graph_format
@@ -27,10 +26,7 @@ TEXT = (DOCS / "formats.md").read_text(encoding="utf-8")
 TABLE = re.compile(r"<!-- fields: (.*?) -->\n\n((?:(?:-| ) .*\n)+)")
 ROW = re.compile(r"((?:`\w+`, )*`\w+`) \((.*?), ([^,]*?)\): \S")
 EXAMPLE = r"<!-- example: {} -->\n```json\n(.*?)^```$"
-SAVED = (
-  *("graph", "cluster", "placement", "evaluation", "estimate"),
-  "baseline",
-)
+SAVED = ("graph", "cluster", "placement", "evaluation", "estimate")
 LOADED = (*SAVED, "hosts", "policy")
 READ_KEYS = {  # what the loaders know; they keep or ignore all else
   "graph": graph_format._GRAPH_KEYS,
@@ -41,9 +37,6 @@ READ_KEYS = {  # what the loaders know; they keep or ignore all else
   "cluster links[]": cluster_format._LINK_KEYS,
   "placement": results._PLACEMENT_KEYS,
   "evaluation": results._EVALUATION_KEYS,
-  "baseline": baseline_format._BASELINE_KEYS,
-  "baseline devices[]": baseline_format._DEVICE_KEYS,
-  "baseline layers[]": baseline_format._LAYER_KEYS,
   "estimate": estimate_format._ESTIMATE_KEYS,
   "estimate steps[]": estimate_format._STEP_KEYS,
   "estimate steps[].cards[]": estimate_format._CARD_KEYS,
@@ -101,7 +94,6 @@ def load(name, data, folder):
     "cluster": formats.load_cluster,
     "evaluation": formats.load_evaluation,
     "estimate": formats.load_estimate,
-    "baseline": formats.load_baseline,
     "hosts": load_hosts,
   }
   return loaders[name](path)

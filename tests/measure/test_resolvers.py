@@ -1,8 +1,6 @@
 """Cluster resolvers: workers, the own one, and what broken variables say."""
 
 import json
-import sys
-import types
 
 import pytest
 
@@ -10,7 +8,7 @@ from tests.testing import task_commands
 from tfplace.bin import estimate, measure, simulate, train
 from tfplace.errors import MeasurementError
 from tfplace.measure.local import host
-from tfplace.measure.remote import pods, resolvers, tasks, workers
+from tfplace.measure.remote import resolvers, tasks, workers
 
 AB = ["a:1", "b:2"]
 FIRST = {"type": "worker", "index": 0}
@@ -138,108 +136,12 @@ def test_broken_slurm_variables_are_named(monkeypatch, variables, said):
 
 
 @pytest.mark.parametrize(
-  "name", ["tf_config:1", "slurm:", "slurm:x", "slurm:65536", "kubernetes:"]
+  "name", ["tf_config:1", "slurm:", "slurm:x", "slurm:65536"]
 )
 def test_bad_options_of_resolvers_are_named(monkeypatch, name):
   set_slurm(monkeypatch)
   with pytest.raises(MeasurementError, match=name):
     resolvers.resolve(name)
-
-
-class FakeApi:
-  """Kubernetes API with pods of (name, IP, phase)."""
-
-  def __init__(self, *listed):
-    self.listed = listed
-
-  def list_namespaced_pod(self, namespace, label_selector):
-    del namespace
-    self.selector = label_selector
-    items = [
-      types.SimpleNamespace(
-        metadata=types.SimpleNamespace(name=name),
-        status=types.SimpleNamespace(phase=phase, host_ip="", pod_ip=ip),
-      )
-      for name, ip, phase in self.listed
-    ]
-    return types.SimpleNamespace(items=items)
-
-
-@pytest.fixture
-def set_pods(monkeypatch):
-  """Installs a fake package `kubernetes`; this pod has 10.0.0.2."""
-
-  def install(*listed):
-    api = FakeApi(*listed)
-    fake = types.ModuleType("kubernetes")
-    fake.client = types.SimpleNamespace(CoreV1Api=lambda: api)
-    fake.config = types.SimpleNamespace(
-      load_incluster_config=lambda: None, ConfigException=ValueError
-    )
-    monkeypatch.setitem(sys.modules, "kubernetes", fake)
-    monkeypatch.setenv("POD_IP", "10.0.0.2")
-    return api
-
-  return install
-
-
-def test_pods_have_their_own_addresses_by_name(set_pods):
-  api = set_pods(
-    ("lab-1", "10.0.0.2", "Running"),
-    ("lab-0", "10.0.0.3", "Running"),
-    ("lab-2", "10.0.0.4", "Failed"),  # of an earlier attempt
-  )
-  task = resolvers.resolve("kubernetes:job-name=lab")
-  assert addresses(task) == ["10.0.0.3:8470", "10.0.0.2:8470"]
-  assert task.index == 1
-  assert api.selector == "job-name=lab"
-
-
-def test_pods_that_start_are_awaited(set_pods, monkeypatch):
-  api = set_pods(("lab-0", "", "Pending"), ("lab-1", "10.0.0.2", "Running"))
-
-  def start(seconds):
-    del seconds
-    api.listed = [(name, "10.0.0.2", "Running") for name in ("lab-0",)]
-
-  monkeypatch.setattr(pods.time, "sleep", start)
-  assert addresses(resolvers.resolve("kubernetes")) == ["10.0.0.2:8470"]
-  assert api.selector == "job-name=tensorflow"
-
-
-def test_pods_that_never_start_are_named(set_pods, monkeypatch):
-  set_pods(("lab-0", "", "Pending"))
-  monkeypatch.setattr(pods, "START_S", -1.0)
-  with pytest.raises(MeasurementError, match='"lab-0" is not running'):
-    resolvers.resolve("kubernetes")
-
-
-def test_pod_outside_of_the_label_is_refused(set_pods):
-  set_pods(("lab-0", "10.0.0.3", "Running"))
-  with pytest.raises(MeasurementError) as info:
-    resolvers.resolve("kubernetes:job-name=lab")
-  for part in ("'job-name=lab'", "10.0.0.2", "10.0.0.3", "POD_IP"):
-    assert part in str(info.value)
-
-
-def test_refusal_of_the_kubernetes_api_is_one_sentence(set_pods, monkeypatch):
-  api = set_pods()
-
-  def refuse(*_, **__):
-    error = RuntimeError("(403)\nReason: Forbidden\nHTTP response headers: ...")
-    error.reason = "Forbidden"
-    raise error
-
-  monkeypatch.setattr(api, "list_namespaced_pod", refuse, raising=False)
-  with pytest.raises(MeasurementError, match=r"no pods.*: Forbidden; the"):
-    resolvers.resolve("kubernetes")
-
-
-def test_missing_kubernetes_package_is_named(monkeypatch):
-  monkeypatch.setitem(sys.modules, "kubernetes", None)
-  monkeypatch.setenv("POD_IP", "10.0.0.2")
-  with pytest.raises(MeasurementError, match=r"pip install 'tfplace\[kuber"):
-    resolvers.resolve("kubernetes")
 
 
 def test_own_name_of_loopback_is_refused_beside_other_hosts(monkeypatch):

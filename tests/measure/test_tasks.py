@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tests.testing import task_commands
 from tests.testing.served_workers import Served, await_true
-from tests.testing.two_machines import ADDRESSES, Unavailable, two_machines
 from tfplace.bin import worker
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
@@ -21,26 +20,6 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction import trace_graph_def
 from tfplace.measure.remote import resolvers, tasks, workers
 from tfplace.plan import sources
-
-FAKE_KUBERNETES = """
-import json, os, types
-
-class ConfigException(Exception): pass
-
-def load_incluster_config(): pass
-
-class CoreV1Api:
-  def list_namespaced_pod(self, namespace, label_selector):
-    assert (namespace, label_selector) == ("default", "job-name=lab")
-    pods = [
-      types.SimpleNamespace(
-        metadata=types.SimpleNamespace(name=name),
-        status=types.SimpleNamespace(phase="Running", host_ip="none", pod_ip=ip)
-      )
-      for name, ip in json.loads(os.environ["FAKE_PODS"]).items()
-    ]
-    return types.SimpleNamespace(items=pods)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -103,36 +82,6 @@ def test_two_tasks_of_a_slurm_step_measure_once(arguments, tmp_path):
   flags = [*arguments, f"--cluster=slurm:{port}", f"--output={output}"]
   with task_commands.started("measure", flags, environments) as processes:
     check_measured_once(processes, output)
-
-
-def test_two_pods_measure_once(arguments, tmp_path):
-  for name in ("__init__", "client", "config"):
-    path = tmp_path / "fake" / "kubernetes" / f"{name}.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("" if name == "__init__" else FAKE_KUBERNETES)
-  pods = dict(zip(("lab-0", "lab-1"), ADDRESSES, strict=True))
-  path = os.pathsep.join(
-    filter(None, [str(tmp_path / "fake"), os.environ.get("PYTHONPATH")])
-  )
-  environments = [
-    {"FAKE_PODS": json.dumps(pods), "POD_IP": ip, "PYTHONPATH": path}
-    for ip in ADDRESSES
-  ]
-  output = tmp_path / "e.json"
-  flags = [
-    *arguments,
-    "--cluster=kubernetes:job-name=lab",
-    f"--output={output}",
-  ]
-  try:
-    with two_machines() as machines:
-      prefixes = [machines.command_prefix(i) for i in (0, 1)]
-      with task_commands.started(
-        "measure", flags, environments, prefixes
-      ) as processes:
-        check_measured_once(processes, output)
-  except Unavailable as why:
-    pytest.skip(f"no two machines here: {why}")
 
 
 def test_failed_command_of_the_first_task_ends_the_others(tmp_path):

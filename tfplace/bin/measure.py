@@ -62,7 +62,7 @@ def _check(values: flags.FlagValues) -> None:
   if not sources.is_live(cluster):
     raise cli.UsageError(
       f"--cluster={cluster} has no real devices; use workers:N, gpus, a"
-      " tfplace.hosts.v1 file, tf_config, slurm or kubernetes"
+      " tfplace.hosts.v1 file, tf_config or slurm"
     )
   cli.required(values, "placement")
 

@@ -10,7 +10,6 @@ from absl import flags
 
 from tfplace import core, formats, placers
 from tfplace.bin import (
-  baselines,
   cli,
   guarded,
   microbatch_flags,
@@ -29,7 +28,6 @@ from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.config import AUTO
 from tfplace.plan.live_step import LiveStep
-from tfplace.plan.planner import Source
 from tfplace.plan.search import PlanReport
 from tfplace.plan.variants import VariantChoice
 
@@ -78,7 +76,6 @@ def _define(values: flags.FlagValues) -> None:
   )
   _define_constraint_flags(values)
   outputs.define_file_flags(values)
-  baselines.define_flags(values)
   flags.DEFINE_bool(
     "measure",
     False,
@@ -224,7 +221,7 @@ def _check(values: flags.FlagValues) -> None:
   if not sources.is_live(cluster):
     raise cli.UsageError(
       "--measure needs real devices (workers:N, gpus, a tfplace.hosts.v1"
-      f" file, tf_config, slurm or kubernetes), not {cluster!r}"
+      f" file, tf_config or slurm), not {cluster!r}"
     )
 
 
@@ -234,23 +231,16 @@ def _main(values: flags.FlagValues) -> None:
 
 def _place(values: flags.FlagValues) -> None:
   _check(values)
-  check = baselines.opened(values)
   config = _config(values)
   with sources.opened_cluster(values) as (described, devices):
-    source: Source = _FlagSource(values, _limited(values, described), devices)
-    if check is not None:
-      source, config = check.source(source), check.config(config, values)
+    source = _FlagSource(values, _limited(values, described), devices)
     plan = make_plan(source, config, Stages(cli.show_stage))
   report = plan.report
   if report is None:
     raise cli.UsageError("nothing was planned")
   outputs.write_files(values, report.best.placement, plan.step)
   outputs.write_pictures(values, report.best.placement, report.results)
-  baselines.write(values, report)
-  failure = None if check is None else check.failure(report)
   _print(values, plan, report)
-  if failure is not None:
-    raise failure
 
 
 # Number of step variants that share the measuring time if microbatches are

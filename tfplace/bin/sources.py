@@ -173,9 +173,9 @@ def define_cluster_flag(
     " 2*v100x8 or 2*v100x4+a100x8 (hosts in a network); workers:N for N local"
     " TensorFlow processes; gpus for the GPUs of this host; gpus:N for N"
     " logical GPUs of its first GPU; a tfplace.hosts.v1 file (workers on"
-    " several machines, each started by tfplace-worker); tf_config, slurm"
-    " (slurm:PORT) or kubernetes (kubernetes:LABEL=VALUE) for the workers of a"
-    " job whose tasks all start this command; or a tfplace.cluster.v1 file.",
+    " several machines, each started by tfplace-worker); tf_config or"
+    " slurm (slurm:PORT) for the workers of a job whose tasks all start this"
+    " command; or a tfplace.cluster.v1 file.",
     flag_values=values,
   )
 

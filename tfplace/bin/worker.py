@@ -14,7 +14,7 @@ _DESCRIPTION = (
   "Starts one TensorFlow worker, prints its address in one line, and serves"
   " until SIGTERM or SIGINT. Name the addresses of all workers in a"
   " tfplace.hosts.v1 file, and pass it to tfplace-place or tfplace-measure as"
-  " --cluster. With --cluster=tf_config, slurm or kubernetes, every task of a"
+  " --cluster. With --cluster=tf_config or slurm, every task of a"
   " job finds its own address. WARNING: TensorFlow's protocol has no"
   " authentication and no encryption. Anyone who reaches the port can run any"
   " TensorFlow op as this user, including ops that read and write files. Bind"
@@ -34,7 +34,7 @@ def _define(values: flags.FlagValues) -> None:
     "cluster",
     None,
     "Cluster resolver that gives the address to listen on, instead of --bind:"
-    " tf_config, slurm, slurm:PORT, kubernetes or kubernetes:LABEL=VALUE.",
+    " tf_config, slurm or slurm:PORT.",
     flag_values=values,
   )
   flags.DEFINE_integer(
@@ -73,8 +73,8 @@ def _bind(values: flags.FlagValues) -> str:
   task = tasks.find(values)
   if task is None:
     raise cli.UsageError(
-      f"--cluster={values.cluster} is no cluster resolver (tf_config, slurm or"
-      " kubernetes); give --bind=HOST:PORT"
+      f"--cluster={values.cluster} is no cluster resolver (tf_config or"
+      " slurm); give --bind=HOST:PORT"
     )
   if task.own is None:
     raise cli.UsageError(

@@ -1,6 +1,5 @@
 """JSON file formats of graphs, clusters, placements and their figures."""
 
-from tfplace.formats.baselines import load_baseline, save_baseline
 from tfplace.formats.cluster import load_cluster, save_cluster
 from tfplace.formats.estimates import load_estimate, save_estimate
 from tfplace.formats.graph import load_graph, save_graph
@@ -14,13 +13,11 @@ from tfplace.formats.results import (
 
 __all__ = [
   "load_assignments",
-  "load_baseline",
   "load_cluster",
   "load_estimate",
   "load_evaluation",
   "load_graph",
   "load_placement",
-  "save_baseline",
   "save_cluster",
   "save_estimate",
   "save_evaluation",

@@ -17,7 +17,6 @@ GIVES = {
   "train": "tfplace-train, which trains policies",
   "report": "--report, one HTML file with all pictures and tables",
   "dask": "--dask, searches on several machines",
-  "kubernetes": "--cluster=kubernetes",
   "fit": "kernel times fitted to measurements (benchmarks/gpu)",
   "docs": "the documents as a site",
   "test": "the tests",

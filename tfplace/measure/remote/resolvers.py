@@ -1,9 +1,9 @@
 """Workers named by TensorFlow's cluster resolvers.
 
-`tf.distribute.cluster_resolver` reads the tasks of a cluster from TF_CONFIG,
-from the variables of a Slurm job step, or from the Kubernetes API. Every task
-has one worker, and the first worker also runs the sessions. Resolvers know no
-kinds of machines, so all workers have the same kind.
+`tf.distribute.cluster_resolver` reads the tasks of a cluster from TF_CONFIG
+or from the variables of a Slurm job step. Every task has one worker, and the
+first worker also runs the sessions. Resolvers know no kinds of machines, so all
+workers have the same kind.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterator, Sequence
 
 from tfplace.errors import FormatError, MeasurementError, shown
-from tfplace.measure.remote import pods, workers
+from tfplace.measure.remote import workers
 
-NAMES = ("tf_config", "slurm", "kubernetes")
+NAMES = ("tf_config", "slurm")
 _SLURM_PORT = 8888  # the default of SlurmClusterResolver
 _SLURM_VARIABLES = (
   *("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -55,8 +55,8 @@ def resolve(cluster: str) -> Task:
   """Returns the workers of a cluster and this task's place among them.
 
   Args:
-    cluster: "tf_config", "slurm", "slurm:PORT" (of the first worker on a node),
-      "kubernetes" or "kubernetes:LABEL=VALUE" (of the pods).
+    cluster: "tf_config", "slurm" or "slurm:PORT" (of the first worker on a
+      node).
 
   Raises:
     MeasurementError: the name, a variable or an answer is invalid.
@@ -64,14 +64,11 @@ def resolve(cluster: str) -> Task:
   kind, colon, option = cluster.partition(":")
   if colon and (kind == "tf_config" or not option):
     raise MeasurementError(
-      f"cluster {shown(cluster)} is none of tf_config, slurm, slurm:PORT,"
-      " kubernetes and kubernetes:LABEL=VALUE"
+      f"cluster {shown(cluster)} is none of tf_config, slurm and slurm:PORT"
     )
   if kind == "tf_config":
     return _tf_config()
-  if kind == "slurm":
-    return _slurm(option)
-  return _kubernetes(option)
+  return _slurm(option)
 
 
 def _tf_config() -> Task:
@@ -143,12 +140,6 @@ def _slurm(option: str) -> Task:
     if resolver.task_id is None:
       raise ValueError("SLURM_PROCID is no index of a task")
     return Task(hosts, resolver.task_id)
-
-
-def _kubernetes(option: str) -> Task:
-  addresses, index = pods.addresses(option)
-  with _naming(f"kubernetes pods {addresses}", "each needs its own IP"):
-    return Task(_hosts("kubernetes", addresses), index)
 
 
 def _hosts(name: str, addresses: Sequence[str]) -> workers.Hosts:
