@@ -1,8 +1,8 @@
-"""The race of recomputation, offloading and microbatches where memory is short.
+"""The race of recomputation and microbatches where memory is short.
 
 A step of three forward and three backward ops of 100 us on one GPU. The first
 and the last forward op leave 50 bytes each for the backward pass, so it holds
-110 at once. Any of the three ways gets by with 60.
+110 at once. Either gets by with 60.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from tfplace.plan import PlanConfig
 from tfplace.plan.microbatches import choose_variant
 from tfplace.plan.variants import StepVariant
 
-WAYS = ("chooses_microbatches", "chooses_recomputation", "chooses_offload")
+WAYS = ("chooses_microbatches", "chooses_recomputation")
 
 
 @dataclasses.dataclass
@@ -57,10 +57,7 @@ class Step:
     f0, f1, f2 = (add(f"f{n}", size) for n, size in enumerate((50, 10, 50)))
     b2, b1, b0 = (add(f"b{n}", 0.0) for n in (2, 1, 0))
     source = f0
-    if not config.offload.is_none:
-      source = add("offload_0/f0", 50, us=0.0, CPU=0.0)
-      edges += [(f0, 0, source), (b1, -1, source)]
-    elif not config.recompute.is_none:
+    if not config.recompute.is_none:
       source = add("recompute_0/f0", 50)
       edges.append((b1, -1, source))
     edges += [(f0, 0, f1), (f1, 0, f2), (f2, 0, b2), (b2, 0, b1), (b1, 0, b0)]
@@ -76,10 +73,9 @@ def chosen(step, *ways, **more):
   return report
 
 
-@pytest.mark.parametrize("way", WAYS[1:])
-def test_nothing_is_tried_where_memory_is_not_short(way):
+def test_nothing_is_tried_where_memory_is_not_short():
   step = Step(memory=1e6)
-  assert chosen(step, way).choice is None
+  assert chosen(step, "chooses_recomputation").choice is None
   assert step.opened == [WHOLE]
 
 
@@ -90,32 +86,16 @@ def test_recomputation_alone():
   assert 700 < report.best.evaluation.step_time_us < 720
 
 
-def test_offloading_is_taken_where_the_link_is_fast():
-  report = chosen(Step(memory=80.0), *WAYS[1:])
-  assert report.choice.microbatches.offload.everything
-  assert report.choice.microbatches.recompute.is_none
-  assert 600 < report.best.evaluation.step_time_us < 620
-  kept, *others = report.choice.trials
-  assert kept.best is None and len(others) == 2
-
-
-def test_recomputation_is_taken_where_the_link_is_slow():
-  report = chosen(Step(memory=80.0, bandwidth=0.1), *WAYS[1:])
-  assert report.choice.microbatches.recompute.everything
-  assert report.choice.microbatches.offload.is_none
-
-
-def test_all_three_share_one_race():
+def test_both_share_one_race():
   report = chosen(Step(memory=80.0), *WAYS)
   tried = {
     (
       trial.microbatches.count,
       not trial.microbatches.recompute.is_none,
-      not trial.microbatches.offload.is_none,
     )
     for trial in report.choice.trials
   }
-  assert {(1, False, False), (1, True, False), (1, False, True)} <= tried
+  assert {(1, False), (1, True)} <= tried
   assert any(count > 1 for count, *_ in tried)
   best = min(trial.step_time_us for trial in report.choice.trials)
   assert report.best.evaluation.step_time_us <= 1.02 * best
@@ -131,5 +111,5 @@ def test_a_fixed_number_of_microbatches_stays():
 
 
 def test_the_error_says_what_was_tried():
-  with pytest.raises(InfeasibleError, match="recomputed or if activations"):
+  with pytest.raises(InfeasibleError, match="if all layers are recomputed"):
     chosen(Step(memory=55.0), *WAYS[1:])

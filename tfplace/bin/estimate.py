@@ -70,11 +70,6 @@ def _define(values: flags.FlagValues) -> None:
 def _check(values: flags.FlagValues) -> str:
   """Checks the flags before anything is computed; returns the source flag."""
   microbatch_flags.check_not_chosen(values)
-  if not microbatch_flags.config(values).offload.is_none:
-    raise cli.UsageError(
-      f"--offload={values.offload}: an estimate has no placement that could"
-      " send activations to the host; use tfplace-place"
-    )
   kind = sources.chosen_source(values, may_choose=True)
   if kind == "graph":
     raise cli.UsageError(

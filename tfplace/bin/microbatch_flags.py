@@ -4,13 +4,12 @@ from absl import flags
 
 from tfplace.bin import cli
 from tfplace.core.microbatches import AUTO, MicrobatchConfig, check_in_flight
-from tfplace.core.offload import offload_config
 from tfplace.core.recompute import ALL, NONE, recompute_config
 from tfplace.errors import shown
 
 
 def define_flags(values: flags.FlagValues) -> None:
-  """Adds the flags for microbatches, recomputation and offloading."""
+  """Adds the flags for microbatches and recomputation."""
   flags.DEFINE_string(
     "microbatches",
     "1",
@@ -45,16 +44,6 @@ def define_flags(values: flags.FlagValues) -> None:
     " separated by commas. A given placement determines them.",
     flag_values=values,
   )
-  flags.DEFINE_enum(
-    "offload",
-    NONE,
-    [NONE, ALL, AUTO],
-    "Activations that may wait in host memory between the forward and the"
-    " backward pass, as the placement decides: none, all that are worth it, or"
-    " auto (tfplace-place only: where memory is short). A given placement"
-    " determines them.",
-    flag_values=values,
-  )
 
 
 def chooses_recomputation(values: flags.FlagValues) -> bool:
@@ -62,14 +51,9 @@ def chooses_recomputation(values: flags.FlagValues) -> bool:
   return list(values.recompute) == [AUTO]
 
 
-def chooses_offload(values: flags.FlagValues) -> bool:
-  """Returns whether offloading is chosen together with the placement."""
-  return bool(values.offload == AUTO)
-
-
 def chosen(values: flags.FlagValues) -> list[str]:
   """Returns the given flags that leave a choice to planning."""
-  names = ("microbatches", "recompute", "offload")
+  names = ("microbatches", "recompute")
   return [f"--{n}={AUTO}" for n in names if values[n].value in (AUTO, [AUTO])]
 
 
@@ -89,7 +73,6 @@ def config(values: flags.FlagValues) -> MicrobatchConfig:
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
     recompute_config(_recompute(values), may_choose=True),
-    offload_config(values.offload, may_choose=True),
   )
 
 
@@ -104,27 +87,16 @@ def arguments(values: flags.FlagValues) -> list[str]:
   found = [f"--{n}={values[n].value}" for n in names if values[n].present]
   if values["recompute"].present:
     found.append(f"--recompute={','.join(values.recompute)}")
-  if values["offload"].present:
-    found.append(f"--offload={values.offload}")
   return found
 
 
 def check_not_chosen(values: flags.FlagValues) -> None:
-  """Checks that the command need not choose what becomes of activations.
-
-  Raises:
-    UsageError: `--recompute=auto` or `--offload=auto` is given.
-  """
-  ways = {
-    "recompute": (chooses_recomputation, "all, layers or none"),
-    "offload": (chooses_offload, "all or none"),
-  }
-  for flag, (chooses, instead) in ways.items():
-    if chooses(values):
-      raise cli.UsageError(
-        f"--{flag}=auto: only tfplace-place chooses it, together with the"
-        f" placement; give {instead}"
-      )
+  """Raises UsageError for `--recompute=auto`, which this command rejects."""
+  if chooses_recomputation(values):
+    raise cli.UsageError(
+      "--recompute=auto: only tfplace-place chooses it, together with the"
+      " placement; give all, layers or none"
+    )
 
 
 def check_given(values: flags.FlagValues) -> None:
@@ -185,14 +157,6 @@ def check_agrees(
     raise cli.UsageError(
       f"--recompute={','.join(values.recompute)}, and placement {path!r}"
       f" recomputes {what}: leave the flag out"
-    )
-  if values["offload"].present and (
-    asked.offload.is_none != found.offload.is_none
-  ):
-    what = "nothing" if found.offload.is_none else "activations"
-    raise cli.UsageError(
-      f"--offload={values.offload}, and placement {path!r} offloads {what}:"
-      " leave the flag out"
     )
   pairs = {
     "microbatches": (

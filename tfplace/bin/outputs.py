@@ -12,7 +12,6 @@ from rich.text import Text
 from tfplace import core
 from tfplace.bin import cli
 from tfplace.core.evaluation import Result
-from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ARRIVAL, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_us
@@ -127,7 +126,7 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
   """
   rows = Table()
   rows.add_column("microbatches")
-  changed = any(not t.microbatches.keeps_activations for t in choice.trials)
+  changed = any(not t.microbatches.recompute.is_none for t in choice.trials)
   if changed:
     rows.add_column("activations")
   names = ("in flight", "step time", "vs one device", "peak memory (fullest)")
@@ -140,18 +139,10 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
     style = "bold" if trial.microbatches == choice.microbatches else ""
     cells = _cells(trial, single) + [trial.order] * shows_order
     if changed:
-      cells.insert(1, _activations(trial.microbatches))
+      is_kept = trial.microbatches.recompute.is_none
+      cells.insert(1, "kept" if is_kept else "recomputed")
     rows.add_row(*map(Text, cells), style=style)
   cli.open_console().print(rows)
-
-
-def _activations(microbatches: MicrobatchConfig) -> str:
-  found = []
-  if not microbatches.recompute.is_none:
-    found.append("recomputed")
-  if not microbatches.offload.is_none:
-    found.append("may wait on the host")
-  return " or ".join(found) or "kept"
 
 
 def _cells(trial: VariantTrial, single: Result | None) -> list[str]:

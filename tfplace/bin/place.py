@@ -324,7 +324,6 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     microbatches=microbatch_flags.config(values),
     chooses_microbatches=microbatch_flags.is_chosen(values),
     chooses_recomputation=microbatch_flags.chooses_recomputation(values),
-    chooses_offload=microbatch_flags.chooses_offload(values),
     measure=values.measure,
     dask=values.dask,
   )
@@ -370,7 +369,6 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
       "microbatches": trial.microbatches.count,
       "max_in_flight": trial.microbatches.max_in_flight,
       "recompute": not trial.microbatches.recompute.is_none,
-      "offload": not trial.microbatches.offload.is_none,
       **_sizes_as_json(trial.microbatches),
       **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,

@@ -254,7 +254,7 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
       " simulator"
     )
   step = microbatch_flags.config(values)
-  if not (step.is_whole and step.keeps_activations):
+  if not (step.is_whole and step.recompute.is_none):
     given = " ".join(microbatch_flags.arguments(values))
     raise cli.UsageError(
       f"{given} needs --reward=simulate: --reward=measure runs whole steps as"

@@ -94,8 +94,6 @@ def check_microbatches(values: flags.FlagValues) -> None:
   microbatches.check()
   if not microbatches.recompute.is_none:
     flag = f"--recompute={','.join(values.recompute)}"
-  elif not microbatches.offload.is_none:
-    flag = f"--offload={values.offload}"
   elif not microbatches.is_whole:
     flag = f"--microbatches={values.microbatches}"
   elif microbatches.max_in_flight is not None:

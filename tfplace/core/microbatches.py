@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tfplace.core.argument_checks import whole_number
-from tfplace.core.offload import NO_OFFLOAD, OffloadConfig, offload_of
 from tfplace.core.recompute import (
   NO_RECOMPUTATION,
   RecomputeConfig,
@@ -55,7 +54,6 @@ class MicrobatchConfig:
     allow_batch_statistics: lets statistics over the batch (BatchNormalization)
       be computed for each microbatch, as replicated training does.
     recompute: activations that the backward pass computes again.
-    offload: activations that may wait on other devices for the backward pass.
     sizes: [k] examples of each microbatch, which add up to the batch; None
       divides it equally. A batch of another size is divided in proportion.
   """
@@ -64,7 +62,6 @@ class MicrobatchConfig:
   max_in_flight: int | None = None
   allow_batch_statistics: bool = False
   recompute: RecomputeConfig = NO_RECOMPUTATION
-  offload: OffloadConfig = NO_OFFLOAD
   sizes: tuple[int, ...] | None = None
 
   @classmethod
@@ -74,16 +71,13 @@ class MicrobatchConfig:
     max_in_flight: int | None = None,
     allow_batch_statistics: bool = False,
     recompute: RecomputeConfig = NO_RECOMPUTATION,
-    offload: OffloadConfig = NO_OFFLOAD,
   ) -> "MicrobatchConfig":
     """Takes a number of microbatches, or the examples of each."""
     sizes: Any = None
     count: Any = microbatches
     if isinstance(microbatches, list | tuple | np.ndarray):
       sizes, count = tuple(microbatches), max(1, len(microbatches))
-    return cls(
-      count, max_in_flight, allow_batch_statistics, recompute, offload, sizes
-    )
+    return cls(count, max_in_flight, allow_batch_statistics, recompute, sizes)
 
   def __post_init__(self) -> None:
     if self.sizes is not None:
@@ -132,11 +126,6 @@ class MicrobatchConfig:
   def is_whole(self) -> bool:
     """Returns whether the step has a single microbatch."""
     return self.count == 1
-
-  @property
-  def keeps_activations(self) -> bool:
-    """Returns whether activations are neither recomputed nor offloaded."""
-    return self.recompute.is_none and self.offload.is_none
 
   @property
   def in_flight(self) -> int:
@@ -192,7 +181,7 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
   Names do not record `allow_batch_statistics`; it is False in the result.
   """
   found, held, names = -1, [], list(ops)
-  recompute, offload = recompute_of(names), offload_of(names)
+  recompute = recompute_of(names)
   sizes: dict[int, int] = {}
   for op in names:
     index = microbatch_of(op)
@@ -203,12 +192,11 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
       elif size := _SIZED.match(name_in_whole(op)):
         sizes[index] = int(size[1])
   if found < 1:
-    return MicrobatchConfig(recompute=recompute, offload=offload)
+    return MicrobatchConfig(recompute=recompute)
   return MicrobatchConfig(
     found + 1,
     min(held, default=None),
     recompute=recompute,
-    offload=offload,
     sizes=_all_sizes(sizes, found + 1),
   )
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from tfplace.core import paths
 from tfplace.core.csr import csr, offsets_of
-from tfplace.core.offload import is_offload
 from tfplace.errors import FormatError, shown
 
 CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
@@ -119,11 +118,6 @@ class OpGraph:
     """[num_ops] layer path of each op, None if unknown."""
     names = (*self.layer_names, None)
     return [names[i] for i in self.layer.tolist()]  # Index -1 selects the last.
-
-  @functools.cached_property
-  def offload_ops(self) -> np.ndarray:
-    """[num_offload_ops] ops that hold activations, see `core.offload`."""
-    return np.flatnonzero([is_offload(name) for name in self.names])
 
   @functools.cached_property
   def index(self) -> Mapping[str, int]:

@@ -4,8 +4,7 @@ TensorFlow names an op after its layers and a gradient after its op:
 `gradient_tape/model/decode_37/lstm_layer_1/MatMul/MatMul_1` is a gradient of
 `model/decode_37/lstm_layer_1/MatMul`. TensorFlow 1 writes
 `gradients/<op>_grad/...`. A clone that the backward pass computes again is
-`recompute_3/model/decode_37/lstm_layer_1/MatMul` (`core.recompute`), and an op
-that holds its output `offload_0/model/decode_37/...` (`core.offload`).
+`recompute_3/model/decode_37/lstm_layer_1/MatMul` (`core.recompute`).
 """
 
 import re
@@ -15,9 +14,7 @@ GRADIENT_SCOPE = "gradient_tape/"  # TensorFlow 2 nests it in other scopes, too.
 UNKNOWN = -1  # The number of a component without one.
 Part = tuple[str, int]  # A component of a name, and its number or UNKNOWN.
 
-_BACKWARD = re.compile(
-  r"(gradient_tape|gradients|Gradients|recompute_\d+|offload_\d+)/"
-)
+_BACKWARD = re.compile(r"(gradient_tape|gradients|Gradients|recompute_\d+)/")
 # A longer number is a hash.
 _NUMBERED = re.compile(r"^(.*?)_?(?<!\d)(\d{1,9})$")
 # Names of fewer parts (`AddN_3`, `adam/Mul_2`) have no scope.

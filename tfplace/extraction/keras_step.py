@@ -252,12 +252,12 @@ def _check_names(model: Any, config: MicrobatchConfig, names: Any) -> None:
   """Checks that the model has no names of ops that tfplace adds."""
   found = microbatches_of(names)
   if (config.is_whole and not found.is_whole) or (
-    config.keeps_activations and not found.keeps_activations
+    config.recompute.is_none and not found.recompute.is_none
   ):
     raise ExtractionError(
       f"model {model.name!r} has a layer or scope named as tfplace names"
-      " microbatches (microbatch_0), recomputed (recompute_0) or offloaded"
-      " activations (offload_0): rename it"
+      " microbatches (microbatch_0) or recomputed activations (recompute_0):"
+      " rename it"
     )
 
 
@@ -272,11 +272,6 @@ def _check_microbatches(
   if not (training or microbatches.recompute.is_none):
     raise ExtractionError(
       f"recompute is {microbatches.recompute}: only a training step recomputes"
-    )
-  if not (training or microbatches.offload.is_none):
-    raise ExtractionError(
-      f"offload is {microbatches.offload}: only a training step has activations"
-      " that wait for a backward pass"
     )
   microbatches.check_batch(batch_size)
   if microbatches.count > batch_size:

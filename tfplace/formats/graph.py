@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.core.offload import is_offload
 from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph, OpSpec, build_graph
 from tfplace.core.recompute import is_clone
 from tfplace.errors import FormatError, shown
@@ -227,7 +226,6 @@ def _ops_to_json(graph: OpGraph) -> list[dict[str, Any]]:
       **({} if layers[i] is None else {"layer": layers[i]}),
       **({} if microbatches[i] < 0 else {"microbatch": microbatches[i]}),
       **({"recompute": True} if is_clone(name) else {}),
-      **({"offload": True} if is_offload(name) else {}),
       **_peak_to_json(
         {kind: number(column[i]) for kind, column in peaks if column[i]}
       ),

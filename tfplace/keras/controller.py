@@ -114,7 +114,7 @@ class Controller:
       self.plan is not None
       and self._devices is None
       and self.plan.microbatch_config.is_whole
-      and self.plan.microbatch_config.keeps_activations
+      and self.plan.microbatch_config.recompute.is_none
     )
     if tf.executing_eagerly() and not is_own:
       state.check_not_eager(self._model, self.plan is not None)

@@ -6,7 +6,7 @@ A given placement must name devices of this process and layers of the model.
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import keras
 
@@ -15,10 +15,8 @@ from tfplace.core.microbatches import (
   MicrobatchConfig,
   microbatches_of,
 )
-from tfplace.core.offload import OffloadConfig
 from tfplace.core.order import ARRIVAL, ORDERS
 from tfplace.core.placement import Placement
-from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ApplyError, shown
 from tfplace.formats import results
 from tfplace.keras import state
@@ -28,7 +26,6 @@ from tfplace.plan import local_devices
 from tfplace.plan.device_map import DeviceMap, from_placement
 from tfplace.plan.plan import GIVEN, Plan
 
-_Way = TypeVar("_Way", RecomputeConfig, OffloadConfig)
 PlanLike: TypeAlias = (
   Plan | Placement | Mapping[str, Any] | str | os.PathLike[str]
 )
@@ -94,19 +91,13 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
       f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
     )
   microbatches = asked if own.is_whole else own
-  recompute = _own_or_asked(own.recompute, asked.recompute)
-  offload = _own_or_asked(own.offload, asked.offload)
+  # A plan names each op that it recomputes.
+  recompute = asked.recompute if own.recompute.is_none else own.recompute
   return dataclasses.replace(
     microbatches,
     allow_batch_statistics=allowed,
     recompute=recompute,
-    offload=offload,
   )
-
-
-def _own_or_asked(own: _Way, asked: _Way) -> _Way:
-  """Returns a field of a plan, which names each op, or else the request."""
-  return asked if own.is_none else own
 
 
 def _is_partial(devices: DeviceMap, model: keras.Model) -> bool:

@@ -17,7 +17,6 @@ from tfplace.core.microbatches import (
   check_in_flight,
   is_auto,
 )
-from tfplace.core.offload import offload_config
 from tfplace.core.order import ARRIVAL
 from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.errors import ApplyError, ExtractionError
@@ -57,7 +56,6 @@ def place_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
-  offload: str = NONE,
   order: str = ARRIVAL,
   check: bool = True,
   dask: str | None = None,
@@ -109,9 +107,6 @@ def place_model(
       few of them as fit; or a list of layer names and patterns such as
       ["block_*"], of which each layer is a segment (a nested list is one
       segment). Numbers stay the same, dropout included.
-    offload: activations of a training step that may wait in host memory for the
-      backward pass, as the placement decides: "none"; "all" that are worth it;
-      or "auto", which is only where memory is short.
     order: order in which a device runs its ready ops: "arrival", "rank" or
       "auto". "auto" selects rank if it gains at least 3%, or if the step fits
       in memory only by rank.
@@ -142,11 +137,9 @@ def place_model(
       max_in_flight,
       allow_batch_statistics,
       recompute,
-      offload,
     ),
     chooses_microbatches=is_auto(microbatches),
     chooses_recomputation=recompute == AUTO,
-    chooses_offload=offload == AUTO,
     compare=check,
     dask=dask,
   )
@@ -169,7 +162,6 @@ def place_model(
       dask=dask,
       **{"microbatches='auto'": is_auto(microbatches)},
       **{"recompute='auto'": recompute == AUTO},
-      **{"offload='auto'": offload == AUTO},
       **{f"order={order!r:.60}": order != ARRIVAL},
       **{f"strategy={strategy!r:.60}": strategy != AUTO},
     )
@@ -195,7 +187,6 @@ def plan_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
-  offload: str = NONE,
   order: str = ARRIVAL,
   init_placement: PlanLike | None = None,
   check: bool = True,
@@ -227,7 +218,6 @@ def plan_model(
     max_in_flight: see `place_model`.
     allow_batch_statistics: see `place_model`.
     recompute: see `place_model`.
-    offload: see `place_model`.
     order: see `place_model`.
     init_placement: earlier plan from which the search starts, in any form that
       `place_model` accepts as `placement`. Missing devices and ops are
@@ -251,26 +241,20 @@ def plan_model(
     max_in_flight,
     allow_batch_statistics,
     recompute,
-    offload,
   )
   if not (model.compiled or divided.is_whole):
     raise ExtractionError(
       f"microbatches is {microbatches}, and model {model.name!r} is not"
       " compiled: only a training step is split"
     )
-  for name, value in (("recompute", recompute), ("offload", offload)):
-    if not (model.compiled or value == NONE):
-      raise ExtractionError(
-        f"{name} is {value!r:.60}, and model {model.name!r} is not compiled:"
-        f" only a training step {name}s"
-      )
+  if not (model.compiled or recompute == NONE):
+    raise ExtractionError(
+      f"recompute is {recompute!r:.60}, and model {model.name!r} is not"
+      " compiled: only a training step recomputes"
+    )
   start = None
   if init_placement is not None:
-    ways = {
-      "microbatches": microbatches,
-      "recompute": recompute,
-      "offload": offload,
-    }
+    ways = {"microbatches": microbatches, "recompute": recompute}
     chosen = [f"{name}='auto'" for name, way in ways.items() if is_auto(way)]
     if chosen:
       raise ApplyError(
@@ -288,7 +272,6 @@ def plan_model(
     microbatches=divided,
     chooses_microbatches=is_auto(microbatches),
     chooses_recomputation=recompute == AUTO,
-    chooses_offload=offload == AUTO,
     compare=check,
     dask=dask,
   )
@@ -312,7 +295,6 @@ def _microbatches(
   max_in_flight: int | None,
   allow_batch_statistics: bool,
   recompute: Any,
-  offload: Any,
 ) -> MicrobatchConfig:
   """Returns the requested step variant; "auto" starts as the whole step.
 
@@ -324,7 +306,6 @@ def _microbatches(
     max_in_flight,
     allow_batch_statistics,
     recompute_config(recompute, may_choose=True),
-    offload_config(offload, may_choose=True),
   )
   config.check()
   if max_in_flight is not None and not is_auto(microbatches):

@@ -143,14 +143,13 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
       microbatches=WHOLE,
       chooses_microbatches=False,
       chooses_recomputation=False,
-      chooses_offload=False,
     )
   default = local_devices.default_device()
   names = [device.name for device in request.step.cluster.devices]
   is_free = (
     request.limited
     or config.chooses_variant
-    or not config.microbatches.keeps_activations
+    or not config.microbatches.recompute.is_none
   )
   if names == [default] and not is_free:
     return Plan(

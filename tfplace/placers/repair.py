@@ -12,7 +12,6 @@ import numpy as np
 
 from tfplace.core.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
-from tfplace.placers.offload import offer_offloaded
 from tfplace.placers.tracker import Tracker
 
 
@@ -57,8 +56,6 @@ def offer_repaired(
       break
     current = groups.nearest(np.full(groups.num_groups, device))
     evaluation = tracker.offer(groups.expand(current))
-  if not evaluation.feasible and np.isfinite(evaluation.step_time_us):
-    evaluation = offer_offloaded(tracker, groups, current) or evaluation
   for round_number in range(_CONFIG.rounds):
     if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
       break

@@ -54,8 +54,6 @@ class PlanConfig:
       flight are chosen together with the placement.
     chooses_recomputation: whether activations may be recomputed where memory
       is short.
-    chooses_offload: whether activations may wait on other devices where memory
-      is short.
     measure: whether placements run on the devices of the source, if it has any,
       and the measured step times decide.
     compare: whether a microbatched step is compared numerically with the whole
@@ -80,7 +78,6 @@ class PlanConfig:
   microbatches: MicrobatchConfig = WHOLE
   chooses_microbatches: bool = False
   chooses_recomputation: bool = False
-  chooses_offload: bool = False
   measure: bool = False
   compare: bool = False
   dask: str | None = None
@@ -95,11 +92,7 @@ class PlanConfig:
   @property
   def chooses_variant(self) -> bool:
     """Returns whether the step variant is chosen with the placement."""
-    return (
-      self.chooses_microbatches
-      or self.chooses_recomputation
-      or self.chooses_offload
-    )
+    return self.chooses_microbatches or self.chooses_recomputation
 
   def tolerance_of(self, problem: Problem) -> float:
     """Returns the tolerance for the costs of a problem."""

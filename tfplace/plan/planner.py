@@ -5,13 +5,16 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from tfplace.core.microbatches import (
   WHOLE,
   MicrobatchConfig,
   microbatches_of,
 )
+from tfplace.core.placement import Placement
+from tfplace.core.units import format_bytes
 from tfplace.errors import ExtractionError
-from tfplace.plan import host_memory
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.microbatches import choose_placement, microbatch_hint
 from tfplace.plan.plan import Plan
@@ -123,8 +126,21 @@ def _notes(plan: Plan, report: PlanReport) -> Iterator[str]:
   )
   yield summary.held_back(Simulator(report.problem).schedule(plan.placement))
   yield "" if report.choice is None else report.choice.reason
-  yield host_memory.note(plan.placement)
+  yield _variables_on_host(plan.placement)
   yield report.order_reason
+
+
+def _variables_on_host(placement: Placement) -> str:
+  """Returns what a placement on GPUs keeps in host memory, or ""."""
+  problem = placement.problem
+  is_host = np.array([d.is_cpu for d in problem.cluster.devices])
+  on_host = is_host[placement.devices]
+  held = problem.graph.persistent_bytes[on_host]
+  if on_host.all() or not held.any():
+    return ""
+  count = np.count_nonzero(held)
+  what = "variable is" if count == 1 else "variables are"
+  return f"{count} {what} in host memory ({format_bytes(float(held.sum()))})"
 
 
 def _sentence(text: str) -> str:
@@ -151,9 +167,7 @@ def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:
   if report.choice is not None:
     variant = report.choice.microbatches
   found = microbatches_of(report.problem.graph.names)
-  return dataclasses.replace(
-    variant, recompute=found.recompute, offload=found.offload
-  )
+  return dataclasses.replace(variant, recompute=found.recompute)
 
 
 def _placed_whole(
@@ -186,7 +200,6 @@ def _plan(
   is_chosen = report.choice and not report.choice.is_first
   if one_device and single is not None and is_auto and not is_chosen:
     result = single
-  one_device = one_device and not host_memory.offloads(result.placement)
   graph, traced = report.problem.graph, variant.traced
   measured = graph.extra.get("costs") == "measured"
   return Plan(

@@ -17,7 +17,6 @@ from tfplace.core.microbatches import (
   MicrobatchConfig,
   check_in_flight,
 )
-from tfplace.core.offload import offload_config
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
 from tfplace.core.recompute import NONE, recompute_config
@@ -119,16 +118,13 @@ def check_microbatches(
     ExtractionError: the source cannot be split, or a number is invalid.
   """
   microbatches.check()
-  for name, config in (
-    ("recompute", microbatches.recompute),
-    ("offload", microbatches.offload),
-  ):
-    if config.is_none or (kind in MICROBATCH_KINDS and training):
-      continue
+  is_trained = kind in MICROBATCH_KINDS and training
+  if not (microbatches.recompute.is_none or is_trained):
     what = f"a traced graph ({kind})" if training else "inference"
     raise ExtractionError(
-      f"{name} is {config}, and {source!r} is {what}: only training steps of"
-      f" Keras models and of the zoo have it; leave {name} out"
+      f"recompute is {microbatches.recompute}, and {source!r} is {what}: only"
+      " training steps of Keras models and of the zoo have it; leave recompute"
+      " out"
     )
   if microbatches.is_whole and microbatches.max_in_flight is None:
     return
@@ -301,7 +297,6 @@ def extract(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
-  offload: str = NONE,
 ) -> OpGraph:
   """Extracts the op graph of a model's step, with the cost of every op.
 
@@ -325,8 +320,6 @@ def extract(
       of a microbatch.
     recompute: activations that the backward pass computes again: "none", "all",
       or a list of layers and patterns, see `tfplace.place_model`.
-    offload: activations that may wait on another device between the forward
-      and the backward pass: "none", or "all" that are worth it.
 
   Raises:
     ExtractionError: the model cannot be traced or its step cannot be split.
@@ -339,7 +332,6 @@ def extract(
     max_in_flight,
     allow_batch_statistics,
     recompute_config(recompute),
-    offload_config(offload),
   )
   config.check()
   check_in_flight(config)

@@ -22,17 +22,11 @@ from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
-from tfplace.core.recompute import RecomputeConfig, recompute_of
+from tfplace.core.recompute import RecomputeConfig, recompute_of, segment_of
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import groups
 from tfplace.plan.arms import Arm, Arms
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
-from tfplace.plan.memory_savers import (
-  by_worth,
-  is_both,
-  savers,
-  variables_exceed_memory,
-)
 from tfplace.plan.search import compile_placers
 from tfplace.plan.size_proposals import proposed_sizes
 from tfplace.plan.variants import (
@@ -104,7 +98,6 @@ class SuccessiveHalving:
     self._base = config.microbatches
     self._config = config
     self._show = show
-    self._savers: list[MicrobatchConfig] = []
     self._share = halving.rung_share
 
   @property
@@ -135,13 +128,13 @@ class SuccessiveHalving:
     if chooses:
       counts, proposals = _counts(devices, halving), proposed_sizes(problem)
       proposals = [sizes for sizes in proposals if len(sizes) <= halving.most]
-    self._savers = savers(self._config, problem)
-    arms = len(counts) * (1 + len(self._savers)) + len(proposals)
+    recomputes = self._config.chooses_recomputation
+    arms = len(counts) * (1 + recomputes) + len(proposals)
     self._share = halving.rung_share / arms
     self._arms.search(whole, self._share)
-    if self._savers or devices == 1 or variables_exceed_memory(problem):
+    if recomputes or devices == 1 or _variables_exceed_memory(problem):
       self._settle_until(whole)
-      if whole.best is None and variables_exceed_memory(problem):
+      if whole.best is None and _variables_exceed_memory(problem):
         return
       self._save_memory(whole)
       if devices == 1 and whole.best is not None and not self._is_short(whole):
@@ -239,30 +232,23 @@ class SuccessiveHalving:
     return best_us
 
   def _save_memory(self, kept: Arm) -> float:
-    """Tries ways to save memory if it is short; returns the best time.
-
-    Two ways at once are tried only if neither fits alone.
-    """
-    best_us = math.inf
-    if not self._savers or not self._is_short(kept):
-      return best_us
-    for saver in self._savers:
-      if self._arms.is_late or (is_both(saver) and math.isfinite(best_us)):
-        break
+    """Recomputes all layers if memory is short; returns the best time."""
+    if not self._config.chooses_recomputation or not self._is_short(kept):
+      return math.inf
+    if self._arms.is_late:
+      return math.inf
+    everything = RecomputeConfig(everything=True)
+    arm = self._attempt(
+      dataclasses.replace(kept.microbatches, recompute=everything)
+    )
+    is_open = self._config.chooses_microbatches and (
+      self._base.max_in_flight is None and not arm.microbatches.is_whole
+    )
+    if arm.failure and is_open:
       arm = self._attempt(
-        dataclasses.replace(
-          kept.microbatches, recompute=saver.recompute, offload=saver.offload
-        )
+        dataclasses.replace(arm.microbatches, max_in_flight=1)
       )
-      is_open = self._config.chooses_microbatches and (
-        self._base.max_in_flight is None and not arm.microbatches.is_whole
-      )
-      if arm.failure and is_open:
-        arm = self._attempt(
-          dataclasses.replace(arm.microbatches, max_in_flight=1)
-        )
-      best_us = min(best_us, arm.step_time_us)
-    return best_us
+    return arm.step_time_us
 
   def _is_short(self, arm: Arm) -> bool:
     """Returns whether a main device is nearly full, or cannot be used."""
@@ -288,7 +274,7 @@ class SuccessiveHalving:
       return winner
     problem = winner.opened.problem
     segments = recompute_of(problem.graph.names).ops
-    ranked = by_worth(problem)
+    ranked = _by_worth(problem)
     low, high = 0, len(ranked)
     for _ in range(self._halving.trims):
       middle = (low + high) // 2
@@ -368,11 +354,8 @@ class SuccessiveHalving:
   def _rank(self, arm: Arm) -> tuple[float, int, int]:
     """Sorts by step time, with a least gain for whatever is done to a step."""
     count, first = arm.microbatches.count, self.arms[0].microbatches
-    ways = (
-      arm.microbatches.recompute != first.recompute,
-      arm.microbatches.offload != first.offload,
-    )
-    rate = 1 + self._halving.gain * (math.log2(count) + sum(ways))
+    is_changed = arm.microbatches.recompute != first.recompute
+    rate = 1 + self._halving.gain * (math.log2(count) + is_changed)
     flight = arm.microbatches.max_in_flight or count
     if self._config.order == AUTO and arm.trial.order == RANK:
       rate /= 1 - LEAST_GAIN
@@ -425,8 +408,6 @@ class SuccessiveHalving:
     ways = [f"in up to {most} microbatches"] if most > 1 else []
     if any(m.recompute != self._base.recompute for m in tried):
       ways.append("if all layers are recomputed")
-    if any(m.offload != self._base.offload for m in tried):
-      ways.append("if activations wait in host memory")
     return InfeasibleError(
       f"{error}; nor does the step fit {' or '.join(ways)}",
       op=error.op,
@@ -434,6 +415,26 @@ class SuccessiveHalving:
       num_bytes=error.num_bytes,
       evaluation=error.evaluation,
     )
+
+
+def _by_worth(problem: Problem) -> list[int]:
+  """Returns recomputed segments by bytes freed per microsecond, best first."""
+  graph = problem.graph
+  freed: dict[int, float] = {}
+  spent_us: dict[int, float] = {}
+  for op, name in enumerate(graph.names):
+    segment = segment_of(name)
+    if segment is not None:
+      freed[segment] = freed.get(segment, 0.0) + graph.op_output_bytes[op]
+      spent_us[segment] = spent_us.get(segment, 0.0) + problem.fastest_us[op]
+  worth = {i: freed[i] / max(spent_us[i], 1e-3) for i in freed}
+  return sorted(worth, key=lambda segment: -worth[segment])
+
+
+def _variables_exceed_memory(problem: Problem) -> bool:
+  """Returns True if the devices together cannot hold the variables."""
+  held = problem.graph.persistent_bytes.sum()
+  return bool(held > sum(d.memory_bytes for d in problem.cluster.devices))
 
 
 def num_working_devices(problem: Problem) -> int:

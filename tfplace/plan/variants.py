@@ -1,7 +1,7 @@
 """Step variants, the record of their trials, and the choice among them.
 
-A step variant is the step with one choice of microbatches, recomputation and
-offloading.
+A step variant is the step with one choice of microbatches and
+recomputation.
 """
 
 import dataclasses
@@ -219,8 +219,6 @@ def _activations_in_words(microbatches: MicrobatchConfig) -> list[str]:
     found.append("with all layers recomputed")
   elif not microbatches.recompute.is_none:
     found.append(f"with {microbatches.recompute} recomputed")
-  if not microbatches.offload.is_none:
-    found.append("with activations that may wait in host memory")
   return found
 
 

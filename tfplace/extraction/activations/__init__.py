@@ -1,7 +1,6 @@
-"""Recomputation and host storage of activations.
+"""Recomputation of activations.
 
-`recompute` makes the backward pass compute segments (`segments`) again, and
-`offload` lets activations wait on other devices; `rewrite` applies both to a
-traced training step. The configurations and the names of the new ops are in
-`core.recompute` and `core.offload`.
+`recompute` makes the backward pass compute segments (`segments`) again;
+`rewrite` applies it to a traced training step. The configuration and the names
+of the new ops are in `core.recompute`.
 """

@@ -1,6 +1,6 @@
-"""Recomputation and offloading in a training step under construction.
+"""Recomputation in a training step under construction.
 
-The rewrites happen in the graph that is being traced, so the step that is
+The rewrite happens in the graph that is being traced, so the step that is
 planned and the step that runs are the same.
 """
 
@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.extraction.activations.dataflow import Dataflow
-from tfplace.extraction.activations.offload import offload
 from tfplace.extraction.activations.recompute import recompute
 from tfplace.extraction.activations.segments import find_segments
 
@@ -23,12 +22,12 @@ def applied(model: Any, config: MicrobatchConfig) -> Iterator[None]:
 
   Args:
     model: the Keras model of the step.
-    config: what the step recomputes and offloads; its count is ignored.
+    config: what the step recomputes; its count is ignored.
 
   Raises:
     ExtractionError: a name of the config matches no layer.
   """
-  if config.keeps_activations:
+  if config.recompute.is_none:
     yield
     return
   from tfplace.extraction.layers import LayerRecorder
@@ -37,12 +36,9 @@ def applied(model: Any, config: MicrobatchConfig) -> Iterator[None]:
   recorder = LayerRecorder(graph, model)
   with graph.device(recorder):
     yield
-  if not config.recompute.is_none:
-    flow = Dataflow(graph)
-    segments = find_segments(flow, config.recompute, recorder.layers, model)
-    recompute(graph, flow, segments)
-  if not config.offload.is_none:
-    offload(graph, config.offload)
+  flow = Dataflow(graph)
+  segments = find_segments(flow, config.recompute, recorder.layers, model)
+  recompute(graph, flow, segments)
 
 
 def rewritten(

@@ -13,7 +13,6 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph, equal_blocks
-from tfplace.placers.offload import offer_offloaded
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
@@ -62,14 +61,12 @@ def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
   groups = GroupGraph(tracker.problem)
   tried: set[bytes] = set()
   for device in devices:
-    devices_of = groups.nearest(np.full(groups.num_groups, device))
-    row = groups.expand(devices_of)
+    row = groups.expand(groups.nearest(np.full(groups.num_groups, device)))
     alike = _alike(tracker.problem.cluster, device, row)
     if alike in tried:
       continue
     tried.add(alike)
-    if not tracker.offer(row).feasible:
-      offer_offloaded(tracker, groups, devices_of)
+    tracker.offer(row)
 
 
 def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
