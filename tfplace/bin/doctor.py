@@ -1,274 +1,349 @@
-"""tfplace-doctor: tells whether this installation works, and what to do."""
+"""tfplace-doctor: tells whether this installation works, and what to do.
 
+A child process imports the libraries, lists the devices and trains a small
+placed model, because an import may end the process.
+"""
+
+import contextlib
 import dataclasses
+import functools
+import importlib
 import json
 import math
+import os
+import pathlib
 import platform
+import signal
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import tfplace
-from tfplace.bin.checks import children
-from tfplace.bin.checks.findings import Finding, noted
 from tfplace.errors import TfplaceError
 
 if TYPE_CHECKING:
+  import keras
   from absl import flags
 
 _NAME = "tfplace-doctor"
 _DESCRIPTION = (
-  "Shows devices, links, libraries, extras and caches as tfplace sees them, and"
-  " trains a small placed model beside an unplaced one. Exits with 1 if"
-  " something that tfplace needs is broken."
+  "Shows devices, libraries, extras and caches as tfplace sees them, and trains"
+  " a small placed model beside an unplaced one. Exits with 1 if something that"
+  " tfplace needs is broken."
 )
-_PROBE_S, _SELF_TEST_S = 120.0, 300.0  # A first start compiles for a minute.
+_TIMEOUT_S = 420.0  # A first start compiles for a minute.
 _SAME = 1e-4  # Relative difference of losses, which float32 explains.
-_ORDER = (  # Sections of the screen.
-  *("devices", "links", "would_be_measured", "libraries", "extras", "caches"),
-  "self_test",
-)
+_MARK = "tfplace-doctor:"  # Starts a line of the child with a fact as JSON.
+# TensorFlow comes after those that it needs, Keras after TensorFlow.
+_LIBRARIES = ("numpy", "numba", "scipy", "pymetis", "tensorflow", "keras")
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # Of hosts with GPUs.
+_PART_MB = 512  # Memory of each part of a single GPU in the self-test.
+_REPORT_IT = "tfplace-doctor does not expect this; please report it"
 
 
-@dataclasses.dataclass
-class Examination:
-  """Findings of all checks.
+@dataclasses.dataclass(frozen=True)
+class Finding:
+  """A problem of this installation; a note if tfplace works all the same."""
 
-  Attributes:
-    findings: problems, in order of the checks.
-    sections: title -> lines of the screen.
-    data: the same for `--json`.
-  """
+  problem: str
+  way_out: str
+  is_broken: bool = True
 
-  findings: list[Finding] = dataclasses.field(default_factory=list)
-  sections: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-  data: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-  def add(
-    self, title: str, lines: Iterable[str], data: Any, found: Iterable[Finding]
-  ) -> None:
-    """Adds the lines, data and findings of one check."""
-    self.sections[title] = list(lines)
-    self.data[title] = data
-    self.findings += found
+# What a check returns: lines of the screen, the same as JSON, and findings.
+Section = tuple[list[str], Any, list[Finding]]
 
-  @property
-  def broken(self) -> list[Finding]:
-    """Returns the findings that keep tfplace from working."""
-    return [finding for finding in self.findings if finding.is_broken]
+
+# The child.
+
+
+def examine(trains: bool) -> None:
+  """Tells the parent what this process can import, see and train."""
+
+  checks: list[tuple[str, Callable[[], Any]]] = [
+    (f"importing {name}", functools.partial(importlib.import_module, name))
+    for name in _LIBRARIES
+  ]
+  checks += [("looking for devices", _tell_devices)]
+  checks += [("training a placed model", _train)] if trains else []
+  for what, check in checks:
+    _tell("stage", what)
+    try:
+      check()
+    except Exception as error:
+      text = " ".join(str(error).split())[:300]
+      _tell("failure", f"failed with {type(error).__name__}: {text}")
+      return
+
+
+def _tell(key: str, value: Any) -> None:
+  print(_MARK, json.dumps({key: value}), flush=True)
+
+
+def _tell_devices() -> None:
+  import tensorflow as tf
+
+  from tfplace.simulate import jit, simulator
+
+  details = tf.config.experimental.get_device_details
+  gpus = map(details, tf.config.list_physical_devices("GPU"))
+  _tell("gpus", [gpu.get("device_name", "GPU") for gpu in gpus])
+  _tell("code", jit.cache_folders() if simulator else [])
+
+
+def _train() -> None:
+  """Trains a placed model on two GPUs, parts of one GPU, or logical CPUs."""
+  import keras
+  import numpy as np
+  import tensorflow as tf
+
+  gpus = tf.config.list_physical_devices("GPU")
+  part = tf.config.LogicalDeviceConfiguration
+  if len(gpus) > 1:
+    tf.config.set_visible_devices(gpus[:2], "GPU")
+  elif gpus:
+    parts = [part(memory_limit=_PART_MB) for _ in range(2)]
+    tf.config.set_logical_device_configuration(gpus[0], parts)
+  else:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [part(), part()])
+  x = np.random.default_rng(0).normal(size=(16, 8)).astype("float32")
+  y = x.sum(axis=1, keepdims=True)
+  keras.utils.set_random_seed(0)
+  plain, placed = _chain(), _chain()
+  placed.set_weights(plain.get_weights())
+  fit: Any = {"batch_size": len(x), "epochs": 3, "verbose": 0}
+  _tell("expected", plain.fit(x, y, **fit).history["loss"])
+  options: Any = {"costs": "estimated", "verbose": 0}
+  tfplace.place_model(placed, strategy="blocks", batch_size=len(x), **options)
+  losses = placed.fit(x, y, **fit).history["loss"]
+  plan: Any = placed.placement
+  _tell("devices", [d.rpartition("/device:")[2] for d in plan.devices])
+  _tell("losses", losses)
+
+
+def _chain() -> "keras.Model":
+  import keras
+
+  sizes = [keras.layers.Dense(size) for size in (32, 32, 32, 1)]
+  model = keras.Sequential([keras.Input((8,)), *sizes], name="doctor")
+  model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+  return model
+
+
+# The parent.
+
+
+def _report(trains: bool) -> dict[str, Any]:
+  """Runs the child; returns its facts, and how it ended as "failure"."""
+  package = str(pathlib.Path(tfplace.__file__).parent.parent)
+  # What PYTHONPATH names comes first, as in this process.
+  path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
+  command = f"from tfplace.bin import doctor; doctor.examine({trains})"
+  environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+  facts: dict[str, Any] = {"stage": "starting", "failure": ""}
+  try:
+    done: Any = subprocess.run(
+      [sys.executable, "-c", command],
+      stdin=subprocess.DEVNULL,
+      capture_output=True,
+      env={**environment, "TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+      timeout=_TIMEOUT_S,
+      check=False,
+    )
+    if done.returncode < 0:
+      end = signal.Signals(-done.returncode).name
+      facts["failure"] = f"was ended by {end}"
+    elif done.returncode > 0:
+      facts["failure"] = f"ended with code {done.returncode}"
+  except subprocess.TimeoutExpired as error:
+    done, facts["failure"] = error, f"did not end within {_TIMEOUT_S:.0f} s"
+  for line in (done.stdout or b"").decode(errors="replace").splitlines():
+    # A child that dies may leave half a line.
+    with contextlib.suppress(json.JSONDecodeError):
+      if line.startswith(_MARK):
+        facts |= json.loads(line.removeprefix(_MARK))
+  return facts
+
+
+def _libraries(facts: dict[str, Any]) -> Section:
+  """Checks versions and imports against what the package asks for."""
+  from packaging.requirements import Requirement
+
+  lines, data, findings = [], {}, []
+  lacking: dict[str, list[str]] = {}
+  known = ["", *(metadata.metadata("tfplace").get_all("Provides-Extra") or ())]
+  for wanted in map(Requirement, metadata.requires("tfplace") or ()):
+    name, version = wanted.name, _version(wanted.name)
+    marker, pip = wanted.marker, f"pip install '{name}{wanted.specifier}'"
+    extra = next(
+      x for x in known if not marker or marker.evaluate({"extra": x})
+    )
+    if extra:
+      lacking.setdefault(extra, []).extend([name] if version is None else [])
+      continue
+    lines.append(f"{name:12} {version or 'missing':10} {wanted.specifier}")
+    data[name] = version
+    if version is None:
+      findings.append(Finding(f"{name} is not installed", pip))
+    elif not wanted.specifier.contains(version, prereleases=True):
+      problem = f"{name} {version} is outside of {wanted.specifier}"
+      findings.append(Finding(problem, pip))
+    elif facts["failure"] and facts["stage"] == f"importing {name}":
+      problem = f"{name} cannot be imported: the process {facts['failure']}"
+      pip = pip.replace("install", "install --force-reinstall")
+      findings.append(Finding(problem, pip))
+  for extra, names in lacking.items():
+    way_out = f"lacks {', '.join(names)}: pip install 'tfplace[{extra}]'"
+    lines.append(f"extra {extra}: {way_out if names else 'installed'}")
+  return lines, data, findings
+
+
+def _version(name: str) -> str | None:
+  for candidate in (name, f"{name}-cpu"):  # As TensorFlow is called, too.
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      return metadata.version(candidate)
+  return None
+
+
+def _devices(facts: dict[str, Any]) -> Section:
+  """Shows processor and GPUs; checks GPUs and Keras' backend."""
+  from tfplace.core.units import format_bytes
+  from tfplace.measure.local import host
+  from tfplace.plan import graph_keys
+
+  cores, gpus = len(os.sched_getaffinity(0)), facts.get("gpus", [])
+  memory = format_bytes(host.memory_bytes())
+  lines = [f"{host.cpu_name()}, {cores} cores, {memory}"]
+  lines += [f"GPU {number}: {name}" for number, name in enumerate(gpus)]
+  findings = []
+  driver = next((path for path in _DRIVERS if os.path.exists(path)), None)
+  if not gpus and driver is not None:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    way_out = "pip install 'tensorflow[and-cuda]', and see that nvidia-smi runs"
+    if hidden is not None:
+      way_out = f"unset CUDA_VISIBLE_DEVICES, which is {hidden!r}"
+    problem = f"TensorFlow sees no GPU, though {driver} says that there is one"
+    findings.append(Finding(problem, way_out, is_broken=False))
+  named = os.environ.get("KERAS_BACKEND")
+  backend = named or graph_keys.keras_file().get("backend") or "tensorflow"
+  if backend != "tensorflow":
+    problem = f"Keras runs on backend {backend!r}; only 'tensorflow' is placed"
+    way_out = "set KERAS_BACKEND=tensorflow, which goes before keras.json"
+    findings.append(Finding(problem, way_out))
+  data = {"cores": cores, "gpus": gpus, "backend": backend}
+  return lines, data, findings
+
+
+def _caches(facts: dict[str, Any]) -> Section:
+  """Checks that graphs and compiled placers can be kept."""
+  from tfplace.plan import graph_cache
+
+  code = [*facts.get("code", ()), None][0]
+  caches = (
+    ("graphs", graph_cache.default_directory(), "XDG_CACHE_HOME"),
+    ("compiled placers", code, "NUMBA_CACHE_DIR"),
+  )
+  findings = []
+  for name, folder, variable in caches if facts["stage"] != "starting" else ():
+    try:
+      pathlib.Path(folder or "/dev/null").mkdir(parents=True, exist_ok=True)
+      is_kept = os.access(str(folder), os.W_OK | os.X_OK)
+    except OSError:
+      is_kept = False
+    if not is_kept:
+      problem = f"{name} are not kept in {folder}, so every run makes them anew"
+      way_out = f"set {variable} to a folder that this user can write"
+      findings.append(Finding(problem, way_out, is_broken=False))
+  lines = [f"{name}: {folder}" for name, folder, _ in caches]
+  return lines, dict(cache[:2] for cache in caches), findings
+
+
+def _self_test(facts: dict[str, Any]) -> Section:
+  """Compares the losses of the placed and of the unplaced model."""
+  losses, expected = facts.get("losses", []), facts.get("expected", [])
+  devices, wrong = facts.get("devices", []), ""
+  if facts["failure"] or not losses:
+    wrong = f"the process {facts['failure']} while {facts['stage']}"
+  elif not all(
+    map(functools.partial(math.isclose, rel_tol=_SAME), losses, expected)
+  ):
+    wrong = f"its losses are {losses} and not {expected}"
+  elif len(devices) < 2:
+    wrong = f"it was placed on {devices}, not on two devices"
+  data = {"passed": not wrong, "devices": devices, "losses": losses}
+  if wrong:
+    problem = f"the placed step of the self-test failed: {wrong}"
+    return [wrong], data, [Finding(problem, _REPORT_IT)]
+  line = f"a model on {', '.join(devices)} has the losses of the unplaced one"
+  return [line], data, []
+
+
+def _main(values: "flags.FlagValues") -> None:
+  from rich.text import Text
+
+  from tfplace.bin import cli
+
+  with cli.showing_progress("Examining this installation"):
+    facts = _report(values.self_test)
+  screen = cli.open_console()
+  about = tfplace.__version__, platform.python_version(), platform.platform()
+  screen.print("tfplace {}, Python {}, {}".format(*about), soft_wrap=True)
+  findings: list[Finding] = []
+  data: dict[str, Any] = dict(zip(("tfplace", "python"), about, strict=False))
+  checks = (_devices, _libraries, _caches, _self_test)
+  for check in checks if values.self_test else checks[:-1]:
+    name = check.__name__[1:]
+    try:
+      lines, data[name], found = check(facts)
+    except Exception as error:
+      lines = []
+      found = [Finding(f"{name}: {type(error).__name__}: {error}", _REPORT_IT)]
+    if name == "self_test" and any(f.is_broken for f in findings):
+      found = []  # A known cause is told once.
+    findings += found
+    screen.print(Text(f"\n{name.capitalize()}", style="bold"))
+    for line in lines:
+      screen.print(Text(f"  {line}"), soft_wrap=True)
+  screen.print(Text("\nFindings", style="bold"))
+  for finding in findings:
+    kind = "broken" if finding.is_broken else "note"
+    text = f"  {kind}: {finding.problem}: {finding.way_out}"
+    screen.print(Text(text), soft_wrap=True)
+  broken = [finding.problem for finding in findings if finding.is_broken]
+  if not broken:
+    screen.print(Text("  All that tfplace needs works."))
+  if values.json:
+    told = [dataclasses.asdict(finding) for finding in findings]
+    print(json.dumps({"ok": not broken, **data, "findings": told}))
+  if broken:
+    raise TfplaceError(f"{len(broken)} broken: {'; '.join(broken)}")
 
 
 def _define(values: "flags.FlagValues") -> None:
   from absl import flags
 
-  flags.DEFINE_bool(
-    "self_test",
-    True,
-    "Train a small placed model. The first time, this compiles for a minute.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "json", False, "Print all as JSON in the last line.", flag_values=values
-  )
-
-
-def _main(values: "flags.FlagValues") -> None:
-  from tfplace.bin import cli
-
-  about = {"tfplace": tfplace.__version__, "python": platform.python_version()}
-  found = Examination(data=about)
-  with (
-    cli.showing_progress("Examining this installation") as on_stage,
-    children.started("tfplace.bin.checks.probe") as probe,
-  ):
-    if not values.self_test:
-      _examine(found, probe)
-    else:
-      with children.started("tfplace.bin.checks.self_test") as test:
-        _examine(found, probe)
-        on_stage("training a placed model")
-        with noted("a placed step", found.findings):
-          _self_test(found, test)
-  _print(found)
-  if values.json:
-    findings = [dataclasses.asdict(finding) for finding in found.findings]
-    data = {"ok": not found.broken, **found.data, "findings": findings}
-    print(json.dumps(data))
-  if found.broken:
-    broken = "; ".join(finding.problem for finding in found.broken)
-    raise TfplaceError(f"{len(found.broken)} broken: {broken}")
-
-
-def _examine(found: Examination, probe: children.Child) -> None:
-  """Adds all checks but the self-test. What a check imports may be broken."""
-  wanted: dict[str, str] = {}
-  with noted("versions", found.findings):
-    wanted = _libraries(found)
-  report = probe.report(_PROBE_S)
-  with noted("devices", found.findings):
-    _devices(found, report, wanted)
-  with noted("caches", found.findings):
-    _caches(found, report)
-
-
-def _libraries(found: Examination) -> dict[str, str]:
-  """Adds versions and extras; returns the requirement of each library."""
-  from importlib import metadata
-
-  from tfplace.bin.checks import libraries
-
-  try:
-    base, extras = libraries.base_libraries(), libraries.extras()
-  except metadata.PackageNotFoundError:
-    finding = Finding(
-      "tfplace runs without being installed, so no versions are checked",
-      "pip install it",
-      is_broken=False,
-    )
-    found.add("libraries", [], [], [finding])
-    return {}
-  width = max(len(library.name) for library in base)
-  lines = [
-    f"{lib.name:{width}}  {lib.version or 'missing':10}  {lib.wanted}"
-    for lib in base
-  ]
-  python = libraries.python_finding()
-  findings = [*([python] if python else []), *libraries.findings_of(base)]
-  about = [dataclasses.asdict(library) for library in base]
-  found.add("libraries", lines, about, findings)
-  width = max((len(extra.name) for extra in extras), default=0)
-  lines = [
-    f"{extra.name:{width}}  {extra.gives}: {extra.state}" for extra in extras
-  ]
-  told = [
-    {"name": e.name, "gives": e.gives, "installed": e.is_installed}
-    for e in extras
-  ]
-  found.add("extras", lines, told, [])
-  return {lib.name: lib.requirement for lib in base if lib.version is not None}
-
-
-def _devices(
-  found: Examination, report: children.Report, wanted: dict[str, str]
-) -> None:
-  from tfplace.bin.checks import host
-
-  about, facts = host.this_host(), report.facts
-  findings = [
-    *host.import_findings(report, wanted),
-    *host.findings_of(about, facts),
-  ]
-  keys = ("gpus", "logical_devices", "backend")
-  data = {**dataclasses.asdict(about), **{k: facts.get(k) for k in keys}}
-  found.add("devices", host.device_lines(about, facts), data, findings)
-  links = facts.get("links", [])
-  found.add("links", host.link_lines(links), links, [])
-  lines = list(host.measured_lines(about, facts))
-  found.add("would_be_measured", lines, lines, [])
-
-
-def _caches(found: Examination, report: children.Report) -> None:
-  from tfplace.bin.checks import caches
-  from tfplace.core.units import format_bytes
-
-  every = [caches.graphs()]
-  if "code_folders" in report.facts:
-    every.append(caches.code(report.facts["code_folders"]))
-  lines = [
-    f"{c.name}: {c.folder or 'none'}, {c.num_files:,} files,"
-    f" {format_bytes(c.num_bytes)}{'' if c.is_writable else ', not writable'}"
-    for c in every
-  ]
-  data = [dataclasses.asdict(cache) for cache in every]
-  found.add("caches", lines, data, caches.findings_of(every))
-
-
-def _self_test(found: Examination, test: children.Child) -> None:
-  """Adds the self-test; what is known to be broken is its reason."""
-  from tfplace.report.names import listed
-
-  report = test.report(_SELF_TEST_S)
-  facts = report.facts
-  if report.failure:
-    text = f"{report.failure} while {report.stage}"
-    reason = [] if found.broken else [_failed(text)]
-    found.add("self_test", [text], {"passed": False}, reason)
-    return
-  expected, losses = facts["expected"], facts["losses"]
-  devices = listed(facts["devices"])
-  data = {
-    "passed": True,
-    "devices": facts["devices"],
-    "losses": [x if math.isfinite(x) else None for x in losses],
-    "expected_losses": expected,
-    "place_seconds": facts["place_seconds"],
-  }
-  same = all(
-    math.isclose(x, y, rel_tol=_SAME)
-    for x, y in zip(losses, expected, strict=True)
-  )
-  wrong = ""
-  if not same:
-    wrong = f"its losses are {losses} and not {expected}"
-  elif len(facts["devices"]) < 2:  # Ops without a GPU kernel need a CPU, too.
-    wrong = f"it was placed on {devices} and not on two devices"
-  if wrong:
-    data["passed"] = False
-    found.add("self_test", [wrong], data, [_failed(wrong)])
-    return
-  line = (
-    f"a model on {devices}, placed in {facts['place_seconds']:.1f} s, has the"
-    f" losses of the unplaced one: {', '.join(f'{x:.6g}' for x in losses)}"
-  )
-  found.add("self_test", [line], data, [])
-
-
-def _failed(text: str) -> Finding:
-  return Finding(
-    f"the placed step of the self-test failed: {text}",
-    "run `python -m tfplace.bin.checks.self_test` to see all of it, and report"
-    " it",
-  )
-
-
-def _print(found: Examination) -> None:
-  from rich.text import Text
-
-  from tfplace.bin import cli
-
-  screen = cli.open_console()
-  python = platform.python_version()
-  about = (
-    f"tfplace {tfplace.__version__}, Python {python}, {platform.platform()}"
-  )
-  screen.print(Text(about), soft_wrap=True)
-  for title in filter(found.sections.__contains__, _ORDER):
-    words = title.replace("_", " ").capitalize()
-    screen.print(Text(f"\n{words}", style="bold"))
-    for line in found.sections[title] or ["none"]:
-      screen.print(Text(f"  {line}"), soft_wrap=True)
-  screen.print(Text("\nFindings", style="bold"))
-  for finding in found.findings:
-    kind = "broken" if finding.is_broken else "note"
-    style = "red" if finding.is_broken else "yellow"
-    screen.print(Text(f"  {kind}: {finding}", style=style), soft_wrap=True)
-  if not found.broken:
-    more = ", but see the notes" if found.findings else ""
-    screen.print(Text(f"  All that tfplace needs works{more}."))
+  text = "Train a small placed model. The first time, this compiles."
+  flags.DEFINE_bool("self_test", True, text, flag_values=values)
+  text = "Print all as JSON in the last line."
+  flags.DEFINE_bool("json", False, text, flag_values=values)
 
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
   try:
-    from tfplace.bin import guarded
-  except ImportError as error:
+    from tfplace.bin import cli
+  except Exception as error:  # A broken library raises anything on import.
+    name = getattr(error, "name", None) or "a library"
     print(
-      f"{_NAME}: error: 1 broken: {error.name or 'a library'} cannot be"
-      f" imported ({error}): pip install --force-reinstall tfplace",
+      f"{_NAME}: error: 1 broken: {name} cannot be imported ({error}):"
+      " pip install --force-reinstall tfplace",
       file=sys.stderr,
     )
     return 1
-  return guarded.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
+  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,0 @@
-"""Checks of tfplace-doctor: this host, its libraries, caches and a step."""
