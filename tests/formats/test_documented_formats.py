@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from tfplace import formats
-from tfplace.core import Problem
+from tfplace.core import Problem, estimate
 from tfplace.core.placement import Placement
 from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats import cluster as cluster_format
-from tfplace.formats import estimates as estimate_format
+from tfplace.formats import codec, results
 from tfplace.formats import graph as graph_format
-from tfplace.formats import results
 from tfplace.learned import policies
 from tfplace.measure.remote.workers import load_hosts
 from tfplace.report.explain import explain
@@ -37,9 +36,9 @@ READ_KEYS = {  # what the loaders know; they keep or ignore all else
   "cluster links[]": cluster_format._LINK_KEYS,
   "placement": results._PLACEMENT_KEYS,
   "evaluation": results._EVALUATION_KEYS,
-  "estimate": estimate_format._ESTIMATE_KEYS,
-  "estimate steps[]": estimate_format._STEP_KEYS,
-  "estimate steps[].cards[]": estimate_format._CARD_KEYS,
+  "estimate": codec.known_keys(estimate.Estimate) | {"format"},
+  "estimate steps[]": codec.known_keys(estimate.StepEstimate),
+  "estimate steps[].cards[]": codec.known_keys(estimate.CardEstimate),
 }
 
 

@@ -11,12 +11,10 @@ import tfplace
 from tfplace import core, formats
 from tfplace.core import estimate as estimates
 from tfplace.core.gpus import GPUS
-from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
-from tfplace.core.progress import silent
 from tfplace.errors import FormatError, InfeasibleError, TfplaceError
 from tfplace.plan import estimate
-from tfplace.plan.estimate import batch, cards, fits, microbatched
+from tfplace.plan.estimate import batch, cards, fits
 
 
 def dense(compiled=True, dtype=None):
@@ -193,51 +191,22 @@ class Counted:
     return self._source.trace(batch_size, microbatches, precision, on_stage)
 
 
-def test_one_trace_of_microbatches_serves_cards_that_need_fewer():
-  model = keras.Sequential(
-    [keras.Input((64,))]
-    + [keras.layers.Dense(64, activation="gelu") for _ in range(5)]
-  )
-  model.compile("adam", "mse", jit_compile=False)
-  source = Counted(estimate.open_steps(model))
-  whole = tfplace.estimate(model, cluster(1e9), batch_size=8192).steps[0]
-  need = whole.peak.num_bytes
-  rows = [
-    cards.cluster_card(cluster(share * need)) for share in (0.7, 0.4, 0.25)
-  ]
-  (step,) = estimate.estimate_steps(source, rows, batch_size=8192).steps
-  # Whole, and recomputed; 8 microbatches for the smallest card serve all.
-  assert source.counts == [1, 1, 8]
-  found = [card.smallest_of("microbatches") for card in step.cards]
-  assert [fit.microbatches for fit in found] == [2, 4, 8]
-  for card, fit in zip(rows, found, strict=True):
-    config = MicrobatchConfig(fit.microbatches, 1)
-    traced = source.trace(8192, config, None, silent)
-    (graph,) = cards.graphs_of(traced, [card])
-    one = fits.on_one_device(graph, card)
-    assert one.fits
-    assert fit.peak_memory_bytes == pytest.approx(
-      one.peak_memory_bytes, rel=0.05
-    )
-    assert fit.step_time_us == pytest.approx(
-      one.schedule.step_time_us, rel=0.05
-    )
-
-
-def test_prediction_that_is_too_low_is_followed_by_more_microbatches(
-  monkeypatch,
-):
-  monkeypatch.setattr(microbatched, "first_count", lambda *_: 2)
+def test_microbatches_are_traced_until_every_card_holds_the_step():
   model = keras.Sequential(
     [keras.Input((64,))] + [keras.layers.Dense(64) for _ in range(6)]
   )
   model.compile("sgd", "mse", jit_compile=False)
   whole = tfplace.estimate(model, cluster(1e9), batch_size=2048).steps[0]
   source = Counted(estimate.open_steps(model))
-  row = cards.cluster_card(cluster(0.5 * whole.peak.num_bytes))
-  (step,) = estimate.estimate_steps(source, [row], batch_size=2048).steps
+  rows = [
+    cards.cluster_card(cluster(share * whole.peak.num_bytes))
+    for share in (0.7, 0.5)
+  ]
+  (step,) = estimate.estimate_steps(source, rows, batch_size=2048).steps
+  # Whole, recomputed, in 2, which the first card holds, and in 4.
   assert source.counts == [1, 1, 2, 4]
-  assert step.cards[0].smallest_of("microbatches").microbatches == 4
+  found = [card.smallest_of("microbatches") for card in step.cards]
+  assert [fit.microbatches for fit in found] == [2, 4]
 
 
 def test_host_memory_does_not_make_a_step_fit():
@@ -270,15 +239,28 @@ def test_largest_batch_names_what_is_missing():
     tfplace.largest_batch(dense(), cluster(100))
 
 
-def test_refuted_prediction_is_narrowed_down():
+@pytest.mark.parametrize("start", [1, 10, 119, 120, 500, 4096])
+def test_the_largest_size_is_found_although_memory_jumps(start):
   # Loads are affine up to a jump at 100; 119 is the last that fits.
-  def tried(size):
-    load = size / 200 + (0.4 if size > 100 else 0.0)
-    return batch._Trial(load, ("single", 1.0, load) if size < 120 else None)
+  sizes = []
 
-  low, high = batch._bracket(tried, 10, 1)
-  assert tried(low).found and not tried(high).found
-  assert batch._bracket(lambda _: batch._Trial(2.0, None), 9, 2) == (1, 2)
+  def tried(size):
+    sizes.append(size)
+    load = size / 200 + (0.4 if size > 100 else 0.0)
+    return load, ("single", 1.0, load) if size < 120 else None
+
+  assert batch.largest(tried, start, 1) == 119
+  assert {119, 120} <= set(sizes)
+  assert len(set(sizes)) <= 18
+
+
+def test_nothing_that_fits_gives_the_least_size():
+  assert batch.largest(lambda size: (2.0 * size, None), 9, 2) == 2
+
+
+def test_memory_that_does_not_grow_is_refused():
+  with pytest.raises(TfplaceError, match="a batch of 1048576 still fits"):
+    batch.largest(lambda size: (0.5, ("single", 1.0, 1.0)), 9, 2)
 
 
 def test_mixed_precision_keeps_weights_and_shrinks_activations():

@@ -116,7 +116,7 @@ class CardEstimate:
   fits: bool
   step_time_us: float
   share_of_peak: float | None
-  smallest: tuple[SmallestFit, ...] = ()
+  smallest: tuple[SmallestFit, ...]
 
   def smallest_of(self, variant: str) -> SmallestFit | None:
     """Returns the smallest fit of a step variant, or None."""
@@ -124,7 +124,7 @@ class CardEstimate:
     return next(found, None)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class StepEstimate:
   """Estimate of a step in one precision.
 
@@ -142,11 +142,11 @@ class StepEstimate:
 
   precision: str
   num_ops: int
-  weights: WeightSizes | None
+  weights: WeightSizes | None = None
   gradient_bytes: float
   peak: PeakMemory
   cards: tuple[CardEstimate, ...]
-  variants: tuple[str, ...]
+  variants: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
 
 

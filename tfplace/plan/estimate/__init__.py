@@ -24,7 +24,6 @@ from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.batch import find_largest_batch
 from tfplace.plan.estimate.cards import Card
-from tfplace.plan.estimate.config import CONFIG
 from tfplace.plan.estimate.precision import PRECISIONS
 from tfplace.plan.estimate.step import EstimatedStep
 from tfplace.plan.estimate.steps import StepSource, open_steps
@@ -106,7 +105,7 @@ def largest_batch(
   """Finds the largest batch whose step fits on a cluster.
 
   The batch fits by simulation, and one more example does not: neither on one
-  device nor by the cheap placers of `EstimateConfig.strategies` on all. A
+  device nor by the cheap placers on all. A
   search (`tfplace.place`) may fit more.
 
   Args:
@@ -240,7 +239,6 @@ def one_device_placement(
 
 
 __all__ = [
-  "CONFIG",
   "PRECISIONS",
   "Card",
   "StepSource",

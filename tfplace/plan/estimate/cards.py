@@ -18,10 +18,11 @@ from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
 from tfplace.core.progress import Progress, silent
 from tfplace.plan import sources
-from tfplace.plan.estimate.config import CONFIG
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
+
+MAX_DEVICES = 8  # As many as a preset has in one host.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +70,9 @@ class Card:
 
 def preset_cards() -> list[Card]:
   """Returns a card per GPU of the presets."""
-  most = CONFIG.max_devices
-  return [Card(gpu, cluster_preset(f"{gpu}x{most}"), True) for gpu in GPUS]
+  return [
+    Card(gpu, cluster_preset(f"{gpu}x{MAX_DEVICES}"), True) for gpu in GPUS
+  ]
 
 
 def cluster_card(cluster: Cluster) -> Card:

@@ -16,9 +16,11 @@ from tfplace.core.placement import Placement
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph
 from tfplace.plan.estimate import cards
-from tfplace.plan.estimate.cards import Card
-from tfplace.plan.estimate.config import CONFIG
+from tfplace.plan.estimate.cards import MAX_DEVICES, Card
 from tfplace.simulate import Schedule, Simulator
+
+# Placers of a step on several devices, tried in order, with a limit in seconds.
+_STRATEGIES, _BUDGET_S = ("pipeline", "m_topo"), 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +48,6 @@ class OneDevice:
     placement = self.schedule.placement
     here = placement.devices == self.device
     return float(placement.problem.graph.persistent_bytes[here].sum())
-
-  @property
-  def work_us(self) -> float:
-    """Time of all ops on the card's device, without overhead and waiting."""
-    placement = self.schedule.placement
-    here = placement.devices == self.device
-    return float(placement.problem.time_us[here, self.device].sum())
 
   @property
   def least_devices(self) -> int:
@@ -123,7 +118,7 @@ def smallest_fit(
   Returns:
     The smallest fit, or None if no placement that fits was found.
   """
-  most = min(CONFIG.max_devices, one.num_devices)
+  most = min(MAX_DEVICES, one.num_devices)
   if below is not None:
     most = min(most, below - 1)
   kind = one.schedule.placement.problem.cluster.devices[one.device].kind
@@ -167,9 +162,9 @@ def placed(
   if float(graph.persistent_bytes.sum()) > memory and not math.isinf(memory):
     return None
   problem = cards.on_cards_only(graph, cluster, kinds)
-  for strategy in CONFIG.strategies:
+  for strategy in _STRATEGIES:
     try:
-      found = placers.place(problem, strategy, CONFIG.budget_s, seed=0)
+      found = placers.place(problem, strategy, _BUDGET_S, seed=0)
     except TfplaceError:  # Nothing fits, or the placer rejects the step.
       continue
     return strategy, found.evaluation.step_time_us, _fullest(found)

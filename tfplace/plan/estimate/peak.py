@@ -8,11 +8,10 @@ from tfplace.core import estimate as parts
 from tfplace.core.estimate import LayerBytes, PeakMemory
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.op_names import GRADIENT_SCOPE
-from tfplace.plan.estimate.config import CONFIG
 from tfplace.plan.layer_sums import held_at_peak, layer_labels
 from tfplace.simulate import Schedule
 
-_READS = frozenset(("ReadVariableOp",))
+_MAX_LAYERS = 8  # Listed at the peak.
 
 
 def peak_memory(
@@ -55,7 +54,7 @@ def peak_memory(
     at_us=at_us,
     num_bytes=sum(sums.values()),
     parts=sums,
-    layers=tuple(LayerBytes(*x) for x in largest[: CONFIG.max_layers]),
+    layers=tuple(LayerBytes(*x) for x in largest[:_MAX_LAYERS]),
   )
 
 
@@ -66,7 +65,7 @@ def _parts(graph: OpGraph) -> list[str]:
     parts.GRADIENTS
     if is_backward
     else parts.READS
-    if type_ in _READS
+    if type_ == "ReadVariableOp"
     else parts.ACTIVATIONS
     for type_, is_backward in zip(graph.types, backward.tolist(), strict=True)
   ]

@@ -1,6 +1,8 @@
 """One step of a model in one precision, estimated on every card."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,9 +11,8 @@ from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.progress import Progress
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
-from tfplace.plan.estimate import cards, fits, microbatched
-from tfplace.plan.estimate.cards import Card
-from tfplace.plan.estimate.config import CONFIG
+from tfplace.plan.estimate import cards, fits
+from tfplace.plan.estimate.cards import MAX_DEVICES, Card
 from tfplace.plan.estimate.peak import peak_memory
 from tfplace.plan.estimate.steps import StepSource
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _WHOLE, _MICROBATCHES = "whole", "microbatches"
 _RECOMPUTED = "recomputation"
+# Tried, ascending and one in flight, where one device does not hold the step.
+_MICROBATCH_COUNTS = (2, 4, 8)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +83,11 @@ class EstimatedStep:
     found = {first: whole}
     notes: list[str] = []
     if self._tries_variants(ones, traced):
-      tried = {_RECOMPUTED: self._recompute, _MICROBATCHES: self._split}
-      for variant, improve in tried.items():
+      for variant, configs in self._variants().items():
         found[variant] = list(whole)
         try:
-          improve(found[variant], ones, traced)
+          for config in configs:
+            self._improve(found[variant], ones, config, variant)
         except ExtractionError as error:
           notes.append(f"the step has no variant with {variant}: {error}")
     rows = [
@@ -107,161 +110,44 @@ class EstimatedStep:
       and not all(one.fits for one in ones)
     )
 
-  def _left(
-    self, best: Sequence[SmallestFit | None], ones: Sequence[fits.OneDevice]
-  ) -> list[int]:
-    """Returns the cards that a step variant may hold on fewer devices."""
-    return [
-      i
-      for i in _by_memory(self.rows)
-      if (fit := best[i]) is None or fit.num_devices > ones[i].least_devices
-    ]
-
-  def _recompute(
-    self,
-    best: list[SmallestFit | None],
-    ones: Sequence[fits.OneDevice],
-    traced: "TracedStep",
-  ) -> None:
-    """Improves fits, in place, by recomputation of all layers."""
-    del traced  # The step that keeps activations.
-    if self._left(best, ones):
-      config = dataclasses.replace(
-        self.microbatches, recompute=RecomputeConfig(everything=True)
-      )
-      self._improve(best, config, self._traced_graphs(config), _RECOMPUTED)
-
-  def _split(
-    self,
-    best: list[SmallestFit | None],
-    ones: Sequence[fits.OneDevice],
-    traced: "TracedStep",
-  ) -> None:
-    """Improves fits, in place, by microbatches.
-
-    The number that the card of least memory should need is traced, more only
-    if it does not fit. Fewer microbatches of other cards are predicted.
-    """
-    counts = [
-      count
-      for count in CONFIG.microbatches
-      if self.batch_size is None or count <= self.batch_size
-    ]
-    left = self._left(best, ones)
-    if not counts or not left:
-      return
-    weights = traced.weights
-    learned = 0.0 if weights is None else weights.trainable_bytes
-    wanted = {
-      i: microbatched.first_count(ones[i], learned, counts) for i in left
+  def _variants(self) -> dict[str, list[MicrobatchConfig]]:
+    """Returns the step variants to try, by name, in order."""
+    change = functools.partial(dataclasses.replace, self.microbatches)
+    most = math.inf if self.batch_size is None else self.batch_size
+    return {
+      _RECOMPUTED: [change(recompute=RecomputeConfig(everything=True))],
+      _MICROBATCHES: [
+        change(count=count, max_in_flight=1)
+        for count in _MICROBATCH_COUNTS
+        if count <= most
+      ],
     }
-    unsure: set[int] = set()
-    for count in counts[counts.index(max(wanted.values())) :]:
-      graphs = self._traced_graphs(self._config(count))
-      fewer = counts[: counts.index(count)]
-      for i in left:
-        split = fits.on_one_device(graphs[i], self.rows[i])
-        if split.fits:
-          best[i], near = self._fewest_microbatches(
-            whole=ones[i],
-            split=split,
-            count=count,
-            fewer=fewer,
-            gradient_bytes=learned,
-          )
-          unsure |= near
-      left = self._left(best, ones)
-      if not left:
-        break
-    else:
-      self._improve(best, self._config(count), graphs, _MICROBATCHES)
-    for count in sorted(unsure):
-      self._check(best, count, self._traced_graphs(self._config(count)))
-
-  def _fewest_microbatches(
-    self,
-    *,
-    whole: fits.OneDevice,
-    split: fits.OneDevice,
-    count: int,
-    fewer: Sequence[int],
-    gradient_bytes: float,
-  ) -> tuple[SmallestFit, set[int]]:
-    """Returns the fit of one device, and the counts below that may fit, too."""
-    near = set()
-    found = microbatched.Predicted(
-      count, split.schedule.step_time_us, split.peak_memory_bytes
-    )
-    for number in fewer:
-      predicted = microbatched.between(
-        whole,
-        split,
-        split_count=count,
-        count=number,
-        gradient_bytes=gradient_bytes,
-      )
-      over = predicted.peak_memory_bytes / whole.memory_bytes - 1
-      if over <= 0:
-        found = predicted
-        break
-      if over <= CONFIG.unsure_share:
-        near.add(number)
-    fit = SmallestFit(
-      variant=_MICROBATCHES,
-      num_devices=1,
-      microbatches=found.count,
-      max_in_flight=1,
-      strategy="single",
-      step_time_us=found.step_time_us,
-      peak_memory_bytes=found.peak_memory_bytes,
-    )
-    return fit, near
-
-  def _check(
-    self,
-    best: list[SmallestFit | None],
-    count: int,
-    graphs: "Sequence[OpGraph]",
-  ) -> None:
-    """Replaces fits of one device, in place, by those of fewer microbatches."""
-    for i, card in enumerate(self.rows):
-      known = best[i]
-      if known is None or known.num_devices > 1 or known.microbatches <= count:
-        continue
-      one = fits.on_one_device(graphs[i], card)
-      if one.fits:
-        best[i] = dataclasses.replace(
-          known,
-          microbatches=count,
-          step_time_us=one.schedule.step_time_us,
-          peak_memory_bytes=one.peak_memory_bytes,
-        )
-
-  def _config(self, count: int) -> MicrobatchConfig:
-    return dataclasses.replace(self.microbatches, count=count, max_in_flight=1)
-
-  def _traced_graphs(self, config: MicrobatchConfig) -> "list[OpGraph]":
-    traced = self.source.trace(
-      self.batch_size, config, self.precision, self.on_stage
-    )
-    return self._graphs(traced)
 
   def _improve(
     self,
     best: list[SmallestFit | None],
+    ones: Sequence[fits.OneDevice],
     config: MicrobatchConfig,
-    graphs: "Sequence[OpGraph]",
     variant: str,
   ) -> None:
-    """Replaces fits, in place, by fits on fewer devices.
+    """Replaces fits, in place, by fits of a variant on fewer devices.
 
     Cards of most memory come first. One with less memory begins with the number
-    of the one before it, as in `_fewest`.
+    of the one before it, as in `_fewest`. The variant is traced only if a card
+    may hold it on fewer devices.
     """
+    if not any(
+      fit is None or fit.num_devices > one.least_devices
+      for fit, one in zip(best, ones, strict=True)
+    ):
+      return
+    graphs = self._graphs(
+      self.source.trace(self.batch_size, config, self.precision, self.on_stage)
+    )
     first = 1
     for i in _by_memory(self.rows):
       known = best[i]
-      below = CONFIG.max_devices + 1 if known is None else known.num_devices
+      below = MAX_DEVICES + 1 if known is None else known.num_devices
       if first >= below:
         continue
       found = fits.smallest_fit(
@@ -301,7 +187,7 @@ class EstimatedStep:
         first=1 if ones[i].fits else max(first, 2),
       )
       found[i] = fit
-      first = CONFIG.max_devices + 1 if fit is None else fit.num_devices
+      first = MAX_DEVICES + 1 if fit is None else fit.num_devices
     return found
 
 
