@@ -13,7 +13,7 @@ import pytest
 from tests.testing import random_problems as cases
 from tests.testing.equals_reference import assert_equal
 from tests.testing.reference import Reference
-from tests.testing.small_steps_by_hand import cluster_of, op
+from tests.testing.small_steps_by_hand import cluster_of, op, starts
 from tfplace.bounds import lower_bound
 from tfplace.core.op_graph import build_graph, subgraph
 from tfplace.core.order import RANK, ranks
@@ -192,6 +192,78 @@ def test_ranks_by_hand():
   # read; 0/long, 0/short; 1/a; beside (9 to the end), update.
   wanted = [5, 3, 2, 1, 0, 4]
   assert ranks(graph, graph.time_us["GPU"]).tolist() == wanted
+
+
+def replicas(prepare=("StridedSlice", (4.0,))):
+  """Two replicas of 10 us, and an op that prepares each one's part of a batch
+  of 8 bytes on the first device, from a constant.
+  """
+  kind, outputs = prepare
+  ops = [
+    op("batch", 0.0, (8.0,)),
+    op("weight", 0.0, (0.0,), persistent=8.0),
+    op("update", 1.0),
+  ]
+  edges = []
+  for m in range(2):
+    at = len(ops)
+    ops += [
+      dataclasses.replace(o, microbatch=m)
+      for o in (
+        op(f"{m}/begin", 0.0, (0.0,)),
+        dataclasses.replace(op(f"{m}/part", 1.0, outputs), type=kind),
+        op(f"{m}/layer", 10.0, (0.0,)),
+      )
+    ]
+    edges += [(0, 0, at + 1), (at, 0, at + 1), (at + 1, 0, at + 2)]
+    edges += [(1, 0, at + 2), (at + 2, 0, 2)]
+  devices = np.array([0, 0, 0, 0, 0, 0, 0, 0, 1])
+  return ops, edges, devices
+
+
+def layer_starts(ops, edges, devices):
+  problem = Problem(build_graph("g", ops, edges), cluster_of(2), order=RANK)
+  start = starts(Simulator(problem).schedule(devices))
+  return start["0/layer"], start["1/layer"]
+
+
+@pytest.mark.parametrize("kind", ["StridedSlice", "Reshape", "Cast"])
+def test_no_replica_waits_for_its_part_of_the_batch(kind):
+  # Both parts are taken at once; the second arrives 4 us later.
+  assert layer_starts(*replicas((kind, (4.0,)))) == (2, 6)
+
+
+def test_a_cast_to_more_bytes_prepares_the_batch():
+  assert layer_starts(*replicas(("Cast", (32.0,)))) == (2, 2 + 32)
+
+
+def test_more_bytes_than_are_read_wait_for_their_turn():
+  # The second part starts after the first layer, at 11.
+  assert layer_starts(*replicas(("OneHot", (32.0,)))) == (1, 12 + 32)
+
+
+def test_lookups_in_a_variable_wait_for_their_turn():
+  ops, edges, devices = replicas(("GatherV2", (4.0,)))
+  edges += [(1, 0, 4), (1, 0, 7)]
+  assert layer_starts(ops, edges, devices) == (1, 12 + 4)
+
+
+def test_parts_after_an_earlier_microbatch_wait_for_their_turn():
+  ops, edges, devices = replicas()
+  edges.append((5, -1, 7))  # One microbatch in flight.
+  assert layer_starts(ops, edges, devices) == (1, 12 + 4)
+  graph = build_graph("g", ops, edges)
+  rank = ranks(graph, graph.time_us["GPU"])
+  assert rank[5] < rank[7]
+
+
+def test_copies_of_variables_come_before_the_microbatches():
+  ops, edges, devices = replicas()
+  ops.append(op("copy", 1.0, (0.0,)))
+  edges = [(9 if e == (1, 0, 8) else e[0], *e[1:]) for e in edges]
+  edges.append((1, 0, 9))
+  # Both parts, the copy at 2, and then the layers.
+  assert layer_starts(ops, edges, np.append(devices, 0)) == (3, 6)
 
 
 def test_of_equal_ranks_the_position_decides():

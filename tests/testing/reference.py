@@ -1,6 +1,6 @@
 """The rules of docs/simulation.md in plain Python, written from the text.
 
-And the order of rank, from the text of `tfplace.core.order`.
+And the ranks of rule 2.
 
 Nothing is precomputed or kept sorted: at every turn the whole state is
 searched for what the rules say happens next. Memory is not tracked while time
@@ -57,9 +57,43 @@ def rank_of(problem):
       graph.microbatch[r] >= 0 or is_before_a_microbatch(r) for r in readers[i]
     )
 
+  before = {i: set() for i in readers}
+  for i in graph.topological_order:
+    for r in readers[int(i)]:
+      before[r] |= before[int(i)] | {int(i)}
+  read, fed = dict.fromkeys(readers, 0.0), set()
+  for src, output, dst in zip(
+    graph.edge_src, graph.edge_output, graph.edge_dst, strict=True
+  ):
+    if output >= 0:
+      size = graph.output_bytes[graph.output_offsets[src] + output]
+      read[int(dst)] += size
+      if size > 0 and graph.microbatch[src] < 0:
+        fed.add(int(dst))
+
+  def written(i):
+    return graph.output_bytes[slice(*graph.output_offsets[i : i + 2])].sum()
+
+  def computes(i):
+    grows = graph.microbatch[i] >= 0 and 0 < read[i] < written(i)
+    return graph.persistent_bytes[i] > 0 or (grows and graph.types[i] != "Cast")
+
+  def depends_on_the_batch_alone(i):
+    return graph.microbatch[i] >= 0 and not any(map(computes, {i} | before[i]))
+
+  def is_of_the_batch(i):
+    is_fed = not fed.isdisjoint({i} | before[i])
+    return is_fed and depends_on_the_batch_alone(i)
+
+  def prepares(i):
+    later = (r for r in readers if i in before[r])
+    return depends_on_the_batch_alone(i) and any(
+      map(is_of_the_batch, [i, *later])
+    )
+
   def turn(i):
     if graph.microbatch[i] >= 0:
-      return int(graph.microbatch[i])
+      return -1 if prepares(i) else int(graph.microbatch[i])
     return -1 if is_before_a_microbatch(i) else max(graph.microbatch) + 1
 
   order = sorted(readers, key=lambda i: (turn(i), -longest(i), i))

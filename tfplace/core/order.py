@@ -22,6 +22,7 @@ ORDERS = (ARRIVAL, RANK)
 AUTO = "auto"  # Chosen together with the placement.
 # Minimum relative gain of rank order; below it the control edges do not pay.
 LEAST_GAIN = 0.03
+_FIRST = -1  # Turn before microbatch 0.
 
 
 def check_order(order: str, among: tuple[str, ...] = ORDERS) -> None:
@@ -42,11 +43,9 @@ def ranks(
 ) -> np.ndarray:
   """Returns the static execution rank of each op, [num_ops] int64.
 
-  Ops run by stage, then by decreasing upward rank (HEFT, Topcuoglu et al.,
-  2002), then by position. The stages of a microbatched step are the ops that
-  microbatches depend on (reads of variables), each microbatch in turn, and all
-  other ops (the optimizer). Finishing a microbatch before the next one keeps
-  few of them in memory, as in 1F1B (PipeDream, Narayanan et al., 2019).
+  Ops run by turn, then by decreasing upward rank (HEFT, Topcuoglu et al.,
+  2002), then by position. Finishing a microbatch before the next one keeps few
+  of them in memory, as in 1F1B (PipeDream, Narayanan et al., 2019).
   TensorFlow's executor can be held to such an order (TicTac, Hashemi et al.,
   2019).
 
@@ -57,14 +56,49 @@ def ranks(
   """
   if position is None:
     position = np.arange(graph.num_ops)
-  microbatch = graph.microbatch
-  leads_to = longest_paths(
-    graph, (microbatch[graph.edge_dst] >= 0).astype(float), backward=True
-  )
-  after_all = graph.num_microbatches
-  turn = np.where(leads_to > 0, -1, after_all)
-  turn = np.where(microbatch >= 0, microbatch, turn)
   longest_us = upward_ranks(graph, op_us)
+  order = np.lexsort((position, -longest_us, _turns(graph)))
   result = np.empty(graph.num_ops, np.int64)
-  result[np.lexsort((position, -longest_us, turn))] = np.arange(graph.num_ops)
+  result[order] = np.arange(graph.num_ops)
   return result
+
+
+def _turns(graph: "OpGraph") -> np.ndarray:
+  """Returns the turn of each op, [num_ops].
+
+  First come shared ops that microbatches depend on, such as reads of variables,
+  and ops that prepare the batch, because replicas on other devices may wait for
+  them. Then each microbatch has its turn, and all other ops, such as the
+  optimizer, come last.
+  """
+  microbatch = graph.microbatch
+  leads_to = _any(graph, microbatch[graph.edge_dst] >= 0, backward=True)
+  is_first = np.where(microbatch < 0, leads_to, _prepares(graph))
+  turn = np.where(microbatch < 0, graph.num_microbatches, microbatch)
+  return np.where(is_first, _FIRST, turn)
+
+
+def _prepares(graph: "OpGraph") -> np.ndarray:
+  """Returns [num_ops] bool: ops of microbatches that prepare the fed batch.
+
+  They take a microbatch's rows, cast them or derive no more bytes from them,
+  without variables. Their constants are included.
+  """
+  is_own = graph.microbatch >= 0
+  read_bytes = np.bincount(graph.edge_dst, graph.edge_bytes, graph.num_ops)
+  grows = is_own & (read_bytes > 0) & (graph.op_output_bytes > read_bytes)
+  # Casts may grow, from images in bytes for example.
+  computes = grows & (np.array(graph.types) != "Cast")
+  computes |= graph.persistent_bytes > 0
+  free = is_own & ~computes & ~_any(graph, computes[graph.edge_src])
+  is_fed = ~is_own[graph.edge_src] & (graph.edge_bytes > 0)
+  of_batch = free & _any(graph, is_fed)
+  leads_to = _any(graph, of_batch[graph.edge_dst], backward=True)
+  return of_batch | (free & leads_to)
+
+
+def _any(
+  graph: "OpGraph", edges: np.ndarray, backward: bool = False
+) -> np.ndarray:
+  """Returns [num_ops] bool: a path to (or from) the op has a marked edge."""
+  return longest_paths(graph, edges.astype(float), backward=backward) > 0
