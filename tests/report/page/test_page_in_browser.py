@@ -180,10 +180,10 @@ def test_a_split_step_is_drawn_by_microbatch(tmp_path):
   save_report(placement, tmp_path / "report.html")
   seen = browser.open_page(tmp_path / "report.html", tmp_path)
   assert seen.errors == []
-  assert set(seen.figures) == {*FIGURES, "split"}
+  assert set(seen.figures) == FIGURES
   for color in op_colors.sequential(4):
     light = op_colors.lighter(color).lstrip("#")
     assert seen.figures["timeline"]["colors"].get(light, 0) > 50, color
   device = figures.device_color(0).lstrip("#").lower()
-  assert seen.figures["split"]["colors"].get(device, 0) > 1000
+  assert seen.figures["layers"]["colors"].get(device, 0) > 1000
   assert "microbatch" in " ".join(seen.tooltips)

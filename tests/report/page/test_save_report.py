@@ -235,12 +235,14 @@ def test_the_timeline_of_a_split_step_has_the_colours_of_microbatches(split):
 
 def test_the_cells_of_a_split_step_have_the_colours_of_their_devices(split):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
-  from tfplace.report.page.microbatch_plot import microbatch_plot  # needs Bokeh
+  from tfplace.report.page.layers_plot import (
+    layers_plot as cells,
+  )  # needs Bokeh
 
   devices = split.devices.copy()
   devices[2] = 1  # of layer 1 in microbatch 0: 3 us on g0, 1 us on g1
   moved = core.Placement(split.problem, devices)
-  plot = microbatch_plot(Simulator(moved.problem).schedule(moved))
+  plot = cells(Simulator(moved.problem).schedule(moved))
   found = {
     (what, device, round((right - left) / 0.88, 3))
     for renderer in plot.renderers
@@ -272,7 +274,7 @@ def test_a_report_says_what_a_split_gives_only_of_a_split_step(
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
   words = (
     "bubble, 2 microbatches",
-    "Microbatches by layer and device",
+    "a row\nper microbatch",
     "Each microbatch has a colour",
     "(the bubble)",
   )

@@ -21,7 +21,6 @@ from tfplace.core.units import format_bytes, format_share, format_us, time_scale
 from tfplace.errors import TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.report.explain import Explanation, explain, summary
-from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import device_names
 from tfplace.report.table import BASELINE, rank
 from tfplace.simulate import Schedule
@@ -97,7 +96,6 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
     hidden_links=timeline_plot.num_hidden_links(schedule),
     split=explanation.microbatches,
     capacities=plots.capacity_text(schedule),
-    max_arcs=CONFIG.max_arcs,
     hardware=[
       (x.name, format_us(x.same_order_us), format_us(x.step_time_us))
       for x in explanation.what_if
@@ -108,13 +106,7 @@ def _render(explanation: Explanation, results: Sequence[Result]) -> str:
 
 
 def _figures(explanation: Explanation) -> dict[str, Any]:
-  from tfplace.report.page import (
-    figures,
-    layers_plot,
-    microbatch_plot,
-    plots,
-    timeline_plot,
-  )
+  from tfplace.report.page import figures, layers_plot, plots, timeline_plot
 
   schedule = explanation.schedule
   scale, unit = time_scale(schedule.step_time_us)
@@ -123,11 +115,7 @@ def _figures(explanation: Explanation) -> dict[str, Any]:
   memory = plots.memory_plot(schedule, x_range, scale)
   for plot in (timeline, memory):
     plot.xaxis.axis_label = f"time, {unit}"
-  split = {}
-  if explanation.microbatches is not None:
-    split["split"] = microbatch_plot.microbatch_plot(schedule)
   return {
-    **split,
     "timeline": timeline,
     "memory": memory,
     "layers": layers_plot.layers_plot(schedule),

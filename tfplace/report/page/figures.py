@@ -22,8 +22,6 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from tfplace.report.page.config import CONFIG
-
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
@@ -35,6 +33,11 @@ MESSAGE = VERMILLION
 CRITICAL = BLACK
 OTHER = PALE
 OP_TYPES = (BLUE, SKY, GREEN, PINK, YELLOW)
+_WIDTH = 940  # of the timeline, in pixels; the page scrolls if it is narrower
+_NARROW_WIDTH = 430  # of figures without zoom
+_LETTER = 7.0  # of a legend
+_GLYPH = 37.0  # before a label of a legend
+_LEGEND_ROW = 28
 _DEVICES = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILLION, YELLOW, GREY)
 _DASHES = ("solid", "dashed", "dotted", "dotdash")
 
@@ -75,7 +78,7 @@ def new_figure(
     name=name,
     height=height,
     sizing_mode="stretch_width",
-    min_width=CONFIG.width if zooms else CONFIG.narrow_width,
+    min_width=_WIDTH if zooms else _NARROW_WIDTH,
     x_range=x_range,
     y_range=y_range,
     tools=tools,
@@ -127,9 +130,9 @@ def style_legend(plot: Any) -> None:
     return
   labels = [item.label.value for item in legend[0].items]
   room = plot.min_width - plot.min_border_left - plot.min_border_right
-  widest = max(map(len, labels)) * CONFIG.label_width + CONFIG.glyph_width
+  widest = max(map(len, labels)) * _LETTER + _GLYPH
   columns = max(1, min(len(labels), int(room / widest)))
-  plot.height += CONFIG.legend_row * (math.ceil(len(labels) / columns) - 1)
+  plot.height += _LEGEND_ROW * (math.ceil(len(labels) / columns) - 1)
   plot.add_layout(legend[0], "above")
   legend.location = "top_left"  # narrow windows hide the right end
   legend.orientation = "horizontal"

@@ -1,11 +1,15 @@
-"""Figure of layers and devices: a disc for work, arcs for traffic."""
+"""Figure of a step by layer and microbatch.
+
+Each cell has the colors of the devices that compute it. Rows of one color are
+data parallelism, and columns of one color are a pipeline.
+"""
 
 from typing import Any
 
 import numpy as np
 from bokeh.models import ColumnDataSource
 
-from tfplace.core.units import format_bytes, format_us
+from tfplace.core.units import format_share, format_us
 from tfplace.report import phases
 from tfplace.report.explain.layers import (
   OTHER,
@@ -15,42 +19,49 @@ from tfplace.report.explain.layers import (
 )
 from tfplace.report.names import shorten
 from tfplace.report.page import figures
-from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import compute_end_us, device_names
 from tfplace.simulate import Schedule
 
 BETWEEN = " \N{HORIZONTAL ELLIPSIS} "  # joins first and last layer of a block
+_MAX_COLUMNS, _MAX_ROWS = 28, 32
+_LEAST_SHARE = 0.002  # of op time that deserves a column
+_LEAST_PART = 0.02  # of a cell that is drawn
+_CELL = 0.88  # fraction of a column and a row that a cell fills
 
 
 def layers_plot(schedule: Schedule) -> Any:
-  """Draws a column per layer and a row per device."""
+  """Draws a cell per layer and microbatch; a whole step is one row."""
+  graph, at = schedule.placement.problem.graph, schedule.placement.devices
   layers = columns(schedule)
-  devices = len(schedule.memory)
+  is_split = graph.num_microbatches > 1
+  count = min(graph.num_microbatches, _MAX_ROWS) if is_split else 1
+  row = graph.microbatch if is_split else np.zeros(graph.num_ops, np.int64)
+  width, devices = len(layers.names), len(schedule.memory)
+  own = np.flatnonzero((row >= 0) & (row < count))
+  cell = (layers.layer_of[own], row[own], at[own])
+  us = (compute_end_us(schedule) - schedule.op_start_us)[own]
+  time_us = np.zeros((width, count, devices))
+  np.add.at(time_us, cell, us)
   plot = figures.new_figure(
     "layers",
-    190 + CONFIG.layer_row * devices,
-    figures.between(-0.7, len(layers.names) - 0.3),
-    figures.between(devices - 0.35, -0.65),
+    150 + 22 * count,
+    figures.between(-0.6, width - 0.4),
+    figures.between(count - 0.4, -0.6),
     zooms=False,
   )
-  arcs = _draw_arcs(plot, schedule, layers)
-  discs = _draw_discs(plot, schedule, layers)
+  bars = _draw_cells(plot, schedule, layers.names, time_us)
   names = [short_block(name) for name in layers.names]
-  figures.name_ticks(plot.xaxis[0], range(len(names)), names)
-  rows = [shorten(name, 24) for name in device_names(schedule)]
-  figures.name_ticks(plot.yaxis[0], range(devices), rows)
+  figures.name_ticks(plot.xaxis[0], range(width), names)
+  rows = [f"microbatch {i}" if is_split else "the step" for i in range(count)]
+  figures.name_ticks(plot.yaxis[0], range(count), rows)
   plot.xaxis.major_label_orientation = 0.95
-  plot.min_width = 32 * len(layers.names) + 180
+  plot.min_width = 32 * width + 180
   plot.min_border_left = 150  # room for slanted labels
   plot.yaxis.major_tick_line_color = None
   plot.xgrid.grid_line_color = None
-  plot.ygrid.grid_line_color = figures.GRID
-  if discs is not None:
-    what = [("layer", "@layer"), ("on", "@device"), ("ops", "@ops")]
-    plot.add_tools(figures.hover([discs], [*what, ("busy for", "@time")]))
-  if arcs is not None:
-    what = [("from", "@source"), ("to", "@target"), ("sent", "@bytes")]
-    plot.add_tools(figures.hover([arcs], what))
+  what = [("", "@what"), ("on", "@device"), ("for", "@time")]
+  plot.add_tools(figures.hover(bars, what))
+  figures.style_legend(plot)
   return plot
 
 
@@ -63,7 +74,7 @@ def columns(schedule: Schedule) -> Layers:
   )
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
   # Otherwise `merge_in_order` merges them.
-  if len(layers.names) <= CONFIG.max_layers:
+  if len(layers.names) <= _MAX_COLUMNS:
     layers = _fold_small(layers, total)
   total = np.bincount(layers.layer_of, time_us, len(layers.names))
   # Layers are ordered by their forward pass, if any. Ops outside layers come
@@ -72,11 +83,11 @@ def columns(schedule: Schedule) -> Layers:
     layers, schedule.op_start_us, time_us, phases.is_forward(graph)
   )
   position[[name == OTHER for name in layers.names]] = np.inf
-  return merge_in_order(layers, position, total, CONFIG.max_layers)
+  return merge_in_order(layers, position, total, _MAX_COLUMNS)
 
 
 def _fold_small(layers: Layers, weight: np.ndarray) -> Layers:
-  is_small = weight < CONFIG.min_layer_share * float(weight.sum())
+  is_small = weight < _LEAST_SHARE * float(weight.sum())
   if not is_small.any() or is_small.all():
     return layers
   names = [
@@ -118,115 +129,42 @@ def short_block(name: str) -> str:
   return BETWEEN.join(shorten(end, 30 // len(ends)) for end in ends)
 
 
-def _draw_discs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
-  devices, short = schedule.placement.devices, device_names(schedule)
-  time_us = compute_end_us(schedule) - schedule.op_start_us
-  key = layers.layer_of * len(short) + devices
-  shape = len(layers.names) * len(short)
-  total = np.bincount(key, time_us, shape)
-  count = np.bincount(key[time_us > 0], minlength=shape)
-  shown = np.flatnonzero(total > 0)
-  if not len(shown):
-    return None
-  layer, device = np.divmod(shown, len(short))
-  size = CONFIG.disc * np.sqrt(total[shown] / total.max())
-  source = ColumnDataSource(
-    {
-      "x": layer.tolist(),
-      "y": device.tolist(),
-      "size": np.maximum(size, 3.0).round(2).tolist(),
-      "color": [figures.device_color(d) for d in device.tolist()],
-      "layer": [layers.names[i] for i in layer.tolist()],
-      "device": [short[d] for d in device.tolist()],
-      "ops": [f"{n:,}" for n in count[shown].tolist()],
-      "time": [format_us(us) for us in total[shown].tolist()],
+def _draw_cells(
+  plot: Any, schedule: Schedule, names: tuple[str, ...], time_us: np.ndarray
+) -> list[Any]:
+  short = device_names(schedule)
+  share = time_us / np.maximum(time_us.sum(axis=2, keepdims=True), 1e-300)
+  left = np.cumsum(share, axis=2) - share
+  drawn = []
+  for device in np.flatnonzero(
+    share.max(axis=(0, 1), initial=0.0) >= _LEAST_PART
+  ):
+    x, y = np.nonzero(share[:, :, device] >= _LEAST_PART)
+    begin, part = left[x, y, device], share[x, y, device]
+    edge = x - _CELL / 2
+    data = {
+      "left": (edge + _CELL * begin).round(4).tolist(),
+      "right": (edge + _CELL * (begin + part)).round(4).tolist(),
+      "top": (y - _CELL / 2).tolist(),
+      "bottom": (y + _CELL / 2).tolist(),
+      "what": [
+        f"{names[a]}, microbatch {b}" if time_us.shape[1] > 1 else names[a]
+        for a, b in zip(x, y, strict=True)
+      ],
+      "device": [f"{short[device]} ({format_share(p, 1)})" for p in part],
+      "time": [format_us(us) for us in time_us[x, y, device].tolist()],
     }
-  )
-  return plot.scatter(
-    "x",
-    "y",
-    size="size",
-    source=source,
-    fill_color="color",
-    fill_alpha=0.9,
-    line_color="white",
-    line_width=1,
-    name="layers on devices",
-  )
-
-
-def _draw_arcs(plot: Any, schedule: Schedule, layers: Layers) -> Any:
-  sent, short = schedule.transfers, device_names(schedule)
-  if not sent.num_bytes.any():
-    return None
-  columns = len(layers.names)
-  ends = np.stack(
-    (
-      layers.layer_of[sent.src_op],
-      sent.src,
-      layers.layer_of[_first_readers(schedule)],
-      sent.dst,
+    drawn.append(
+      plot.quad(
+        left="left",
+        right="right",
+        top="top",
+        bottom="bottom",
+        source=ColumnDataSource(data),
+        fill_color=figures.device_color(int(device)),
+        line_color=None,
+        legend_label=shorten(short[device], 24),
+        name=f"cells of {short[device]}",
+      )
     )
-  )
-  pairs, inverse = np.unique(ends, axis=1, return_inverse=True)
-  size = np.bincount(inverse.reshape(-1), sent.num_bytes)
-  heaviest = np.argsort(-size, kind="stable")[: CONFIG.max_arcs]
-  heaviest = heaviest[size[heaviest] > 0][::-1]
-  x, y, source, target = [], [], [], []
-  for a, src, b, dst in pairs[:, heaviest].T.tolist():
-    arc = _arc(a, src, b, dst, 0.4 * columns / CONFIG.max_layers)
-    x.append(arc[0].round(3).tolist())
-    y.append(arc[1].round(3).tolist())
-    source.append(f"{layers.names[a]} on {short[src]}")
-    target.append(f"{layers.names[b]} on {short[dst]}")
-  width = 0.6 + 5.4 * np.sqrt(size[heaviest] / size.max())
-  data = ColumnDataSource(
-    {
-      "xs": x,
-      "ys": y,
-      "source": source,
-      "target": target,
-      "width": width.round(2).tolist(),
-      "color": [figures.device_color(int(d)) for d in pairs[1, heaviest]],
-      "bytes": [format_bytes(float(n)) for n in size[heaviest]],
-    }
-  )
-  return plot.multi_line(
-    "xs",
-    "ys",
-    source=data,
-    line_width="width",
-    line_color="color",
-    line_alpha=0.35,
-    name="traffic",
-  )
-
-
-def _first_readers(schedule: Schedule) -> np.ndarray:
-  """Returns [num_transfers] one reader of each transfer at its destination."""
-  transfer = schedule.transfer_of_edge
-  sent = np.flatnonzero(transfer >= 0)[::-1]
-  result = np.zeros(len(schedule.transfers), np.int64)
-  result[transfer[sent]] = schedule.placement.problem.graph.edge_dst[sent]
-  return result
-
-
-def _arc(
-  a: int, src: int, b: int, dst: int, bulge: float
-) -> tuple[np.ndarray, np.ndarray]:
-  t = np.linspace(0, 1, CONFIG.arc_points)
-  lean = (dst - src) * 0.5
-  control = np.array(
-    [
-      (a, src),
-      (a + (bulge if a == b else 0.15 * (b - a)), src + lean),
-      (b + (bulge if a == b else -0.15 * (b - a)), dst - lean),
-      (b, dst),
-    ],
-    float,
-  )
-  weights = np.stack(
-    ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
-  )
-  x, y = control.T @ weights
-  return x, y
+  return drawn

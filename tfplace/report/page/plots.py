@@ -16,7 +16,6 @@ from tfplace.core.units import (
 from tfplace.report.explain import Explanation
 from tfplace.report.names import shorten
 from tfplace.report.page import figures
-from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import device_names, thin_steps
 from tfplace.simulate import Schedule
 
@@ -26,6 +25,10 @@ _KINDS = (
   ("sending and receiving", "message_us", figures.MESSAGE),
   ("idle", "idle_us", figures.PALE),
 )
+_MAX_POINTS = 6000  # of the memory curves together
+_ROOM = 4.0  # Capacities above this multiple of the peak are not drawn.
+_MAX_BARS = 10
+_BAR_ROW = 28  # pixels
 
 
 def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
@@ -33,9 +36,7 @@ def memory_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
   peaks = schedule.peak_memory_bytes
   limits = schedule.placement.problem.cluster.memory_bytes
   highest = max(float(peaks.max(initial=0.0)), 1.0)
-  shown = limits[
-    np.isfinite(limits) & (limits <= CONFIG.capacity_room * highest)
-  ]
+  shown = limits[np.isfinite(limits) & (limits <= _ROOM * highest)]
   top = 1.06 * max([highest, *shown.tolist()])
   unit, unit_name = size_scale(highest)
   y_range = figures.between(0, top / unit)
@@ -66,9 +67,9 @@ def capacity_text(schedule: Schedule) -> str:
   limits = limits[np.isfinite(limits)]
   if not len(limits):
     return "No device's memory is limited."
-  if (limits > CONFIG.capacity_room * highest).all():
+  if (limits > _ROOM * highest).all():
     return "All capacities are far above what is drawn."
-  if (limits > CONFIG.capacity_room * highest).any():
+  if (limits > _ROOM * highest).any():
     return "Dotted: the capacity of the devices; those far above are not drawn."
   return "Dotted: the capacity of the devices."
 
@@ -77,7 +78,7 @@ def _draw_memory(
   plot: Any, schedule: Schedule, i: int, name: str, scale: float, unit: float
 ) -> Any:
   curve, step_us = schedule.memory[i], schedule.step_time_us
-  limit = CONFIG.max_points // len(schedule.memory)
+  limit = _MAX_POINTS // len(schedule.memory)
   times, sizes = thin_steps(curve.time_us, curve.num_bytes, limit, step_us)
   times, sizes = np.append(times, step_us), np.append(sizes, sizes[-1:])
   capacity = schedule.placement.problem.cluster.memory_bytes[i]
@@ -108,7 +109,7 @@ def _draw_memory(
 
 def path_plot(explanation: Explanation) -> Any:
   """Draws a stacked bar of critical path time per device and link."""
-  parts = explanation.path.parts[: CONFIG.max_bars]
+  parts = explanation.path.parts[:_MAX_BARS]
   scale, unit = time_scale(explanation.schedule.step_time_us)
   longest = max((part.total_us for part in parts), default=1.0)
   names = [f"{part.kind} {part.name}" for part in parts]
@@ -137,7 +138,7 @@ def path_plot(explanation: Explanation) -> Any:
 
 def gain_plot(explanation: Explanation) -> Any:
   """Draws the gain in step time from doubling each device's or link's speed."""
-  loads = explanation.loads[: CONFIG.max_bars]
+  loads = explanation.loads[:_MAX_BARS]
   step_us = max(explanation.schedule.step_time_us, 1e-300)
   gains = [100 * load.gain_us / step_us for load in loads]
   names = [f"{load.kind} {load.name}" for load in loads]
@@ -160,7 +161,7 @@ def _new_rows(name: str, names: Sequence[str], right: float) -> Any:
   count = max(len(names), 1)
   plot = figures.new_figure(
     name,
-    90 + CONFIG.bar_row * count,
+    90 + _BAR_ROW * count,
     figures.between(0, right),
     figures.between(count - 0.5, -0.5),
     zooms=False,

@@ -10,7 +10,6 @@ from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.report.names import shorten
 from tfplace.report.op_colors import op_colors
 from tfplace.report.page import figures
-from tfplace.report.page.config import CONFIG
 from tfplace.report.rows import (
   DEVICE,
   OP,
@@ -24,7 +23,14 @@ from tfplace.report.rows import (
 )
 from tfplace.simulate import Schedule
 
-_LINK_HEIGHT = CONFIG.link_row / CONFIG.device_row  # relative to a device's row
+_MAX_OP_BARS = 4500
+_MAX_TRANSFER_BARS = 2400
+_MAX_CRITICAL_BARS = 900  # in each row
+_MAX_LINKS = 16  # A host of 8 GPUs has 72.
+_DEVICE_ROW = 34  # pixels
+_LINK_ROW = 22
+_LEAST_HEIGHT = 0.2  # Fraction of a row that keeps nearly idle bars visible.
+_LINK_HEIGHT = _LINK_ROW / _DEVICE_ROW  # relative to a device's row
 
 Marks = list[dict[str, Any]]
 
@@ -36,7 +42,7 @@ def timeline_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
   gap = [0.15 if row.kind != DEVICE else 0.0 for row in rows]
   tops = np.cumsum(heights) - heights + gap
   bottom = float(tops[-1]) + heights[-1]
-  height = round(114 + CONFIG.device_row * bottom)
+  height = round(114 + _DEVICE_ROW * bottom)
   y_range = figures.between(bottom, -0.12)
   plot = figures.new_figure("timeline", height, x_range, y_range)
   lanes = list(zip(rows, tops.tolist(), heights, strict=True))
@@ -56,15 +62,13 @@ def timeline_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
 
 def num_hidden_links(schedule: Schedule) -> int:
   """Counts the links in use that are not drawn."""
-  return max(0, len(np.unique(schedule.transfers.channel)) - CONFIG.max_links)
+  return max(0, len(np.unique(schedule.transfers.channel)) - _MAX_LINKS)
 
 
 def _shown_rows(schedule: Schedule) -> list[Row]:
   rows = step_rows(schedule)
   devices = len(schedule.memory)
-  links = sorted(rows[devices:], key=lambda row: -row.busy_us)[
-    : CONFIG.max_links
-  ]
+  links = sorted(rows[devices:], key=lambda row: -row.busy_us)[:_MAX_LINKS]
   return rows[:devices] + sorted(links, key=lambda row: row.index)
 
 
@@ -89,10 +93,10 @@ def _draw_bars(
   for row, top, height in lanes:
     if row.kind == DEVICE:
       kinds = row_kinds(row, ops.kind, message)
-      limit = CONFIG.max_op_bars // max(1, devices)
+      limit = _MAX_OP_BARS // max(1, devices)
     else:
       kinds = sent[row.items]
-      limit = CONFIG.max_transfer_bars // (len(used) - devices)
+      limit = _MAX_TRANSFER_BARS // (len(used) - devices)
     times = row.start_us, row.end_us
     bars = make_bars(*times, kinds, limit, schedule.step_time_us)
     for i in range(len(bars)):
@@ -142,7 +146,7 @@ def _bar(
   bars: Bars, i: int, top: float, height: float, scale: float
 ) -> dict[str, Any]:
   floor = top + 0.84 * height
-  tall = 0.78 * height * max(CONFIG.least_height, float(bars.busy[i]))
+  tall = 0.78 * height * max(_LEAST_HEIGHT, float(bars.busy[i]))
   start, end = float(bars.start_us[i]), float(bars.end_us[i])
   busy = f", {100 * bars.busy[i]:.0f}% busy" if bars.count[i] > 1 else ""
   return {
@@ -165,7 +169,7 @@ def _draw_critical(
   for row, top, height in lanes:
     start, end = row.critical_us.T
     kind = np.zeros(len(start), np.int64)
-    bars = make_bars(start, end, kind, CONFIG.max_critical_bars, step_us)
+    bars = make_bars(start, end, kind, _MAX_CRITICAL_BARS, step_us)
     marks += [
       {
         "left": float(bars.start_us[i]) / scale,
