@@ -78,10 +78,8 @@ def problem(tmp_path):
 # Seconds after the handlers are in place; the imports take about one.
 @pytest.mark.parametrize(
   "way, number, after_s",
-  [("module", signal.SIGINT, s) for s in (0.0, 0.1, 0.2, 0.4, 0.8, 3.0)]
-  + [("module", signal.SIGTERM, s) for s in (0.0, 0.6)]
-  + [("script", signal.SIGINT, s) for s in (0.0, 0.6)]
-  + [("script", signal.SIGTERM, s) for s in (0.3, 2.0)],
+  [("module", signal.SIGINT, s) for s in (0.0, 0.3, 3.0)]
+  + [("script", signal.SIGTERM, s) for s in (0.0, 0.6)],
 )
 def test_a_command_ends_from_its_first_moment_on(problem, number, after_s, way):
   command = ["-m", "tfplace.bin.place"]
@@ -171,9 +169,9 @@ def children_named(name, folder):
   return found
 
 
-@pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("case", DOING)
-def test_a_command_ends_soon_whatever_it_does(tmp_path, case, number):
+def test_a_command_ends_soon_whatever_it_does(tmp_path, case):
+  number = [*SIGNALS][list(DOING).index(case) % 2]
   program = tmp_path / "tfplace-test"
   program.write_text(PROGRAM.format(DOING[case]))
   folder = tmp_path / "folder"

@@ -11,8 +11,6 @@ import pytest
 from tests.testing.ports import reaches
 from tests.testing.served_workers import Served, await_true, children, serving
 from tfplace.bin import worker
-from tfplace.measure.local import runtime
-from tfplace.measure.remote import serving as serving_lib
 
 
 def is_alive(pid):
@@ -56,23 +54,6 @@ def test_a_signal_while_it_starts_ends_it_too():
     assert not is_alive(server)
   finally:
     starting.process.kill()
-
-
-def test_a_signal_as_its_server_is_made_leaves_no_process(monkeypatch):
-  # The worst moment: the process is there, and nobody has its handle yet.
-  pids, popen = [], subprocess.Popen
-
-  def made_and_signalled(*args, **kwargs):
-    process = popen(*args, **kwargs)
-    pids.append(process.pid)
-    os.kill(os.getpid(), signal.SIGTERM)
-    return process
-
-  monkeypatch.setattr(runtime.subprocess, "Popen", made_and_signalled)
-  server = serving_lib.Server("127.0.0.1", 0)
-  serving_lib.serve(server, pytest.fail, pytest.fail)
-  assert len(pids) == 1
-  assert not is_alive(pids[0])
 
 
 def test_its_server_does_not_outlive_it():

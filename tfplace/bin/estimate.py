@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tfplace import core, formats
-from tfplace.bin import cli, guarded, microbatch_flags, outputs, sources
+from tfplace.bin import cli, microbatch_flags, outputs, sources
 from tfplace.core.estimate import Estimate
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.progress import Progress
@@ -108,7 +108,6 @@ def _main(values: flags.FlagValues) -> None:
   name = str(values[kind].value)
   with (
     sources.imported(values["import"].value or ()),
-    guarded.holding_notices(),
     cli.showing_progress(f"Estimating {name}") as on_stage,
   ):
     on_stage("starting TensorFlow")
@@ -201,9 +200,7 @@ def _drawn(
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return guarded.run_command(
-    "tfplace-estimate", _DESCRIPTION, _define, _main, argv
-  )
+  return cli.run_command("tfplace-estimate", _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace import bounds, core
-from tfplace.bin import cli, guarded, sources
+from tfplace.bin import cli, sources
 from tfplace.report.explain import Explanation, explain
 from tfplace.report.explain.output import (
   explanation_tables,
@@ -75,9 +75,7 @@ def _print(explanation: Explanation, as_json: bool) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return guarded.run_command(
-    "tfplace-explain", _DESCRIPTION, _define, _main, argv
-  )
+  return cli.run_command("tfplace-explain", _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace import formats
-from tfplace.bin import cli, guarded, sources
+from tfplace.bin import cli, sources
 from tfplace.formats import files
 
 _DESCRIPTION = (
@@ -38,9 +38,7 @@ def _main(values: flags.FlagValues) -> None:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return guarded.run_command(
-    "tfplace-extract", _DESCRIPTION, _define, _main, argv
-  )
+  return cli.run_command("tfplace-extract", _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

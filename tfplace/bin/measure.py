@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from tfplace import bounds, core, formats
-from tfplace.bin import cli, guarded, outputs, sources, tasks
+from tfplace.bin import cli, outputs, sources, tasks
 
 _NAME = "tfplace-measure"
 _DESCRIPTION = (
@@ -129,7 +129,7 @@ def _beside_bound(evaluation: core.Evaluation) -> str:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return guarded.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
+  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from absl import flags
 from tfplace import core, formats, placers
 from tfplace.bin import (
   cli,
-  guarded,
   microbatch_flags,
   outputs,
   sources,
@@ -380,7 +379,7 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs the console script and returns its exit code."""
-  return guarded.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
+  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
 
 
 if __name__ == "__main__":

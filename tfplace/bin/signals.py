@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import NoReturn
 
 _GRACE_S = 1.5
-_STOP = 0  # Ends the thread; no signal has this number.
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 _SHOW_CURSOR = "\x1b[?25h"  # A progress bar hides it.
 
@@ -25,29 +25,22 @@ class Ended(BaseException):
   """Exception that SIGTERM raises."""
 
 
-class _Watched:
+class _State:
   """State of this process.
 
   Attributes:
     name: name of the command; "" for another program.
     is_running: whether the command runs; otherwise a signal ends the process.
     received: the first signal, or None.
-    has_said: whether the reason of the end was printed.
     stderr: descriptor of standard error; number 2 is redirected at times.
-    watcher: thread that ends the process, or None.
+    saying: held by the thread that has printed the reason of the end.
   """
 
-  def __init__(self) -> None:
-    self.name = ""
-    self.is_running = False
-    self.received: int | None = None
-    self.has_said = False
-    self.stderr = 2
-    self.watcher: threading.Thread | None = None
-
-
-_watched = _Watched()
-_saying = threading.Lock()
+  name = ""
+  is_running = False
+  received: int | None = None
+  stderr = 2
+  saying = threading.Lock()
 
 
 def install_in_command() -> None:
@@ -56,52 +49,25 @@ def install_in_command() -> None:
   A process that only imports a command (a test, a notebook) keeps its handlers,
   and signals that the parent ignores stay ignored.
   """
-  _watched.name = _command()
-  if not _watched.name:
+  program = os.path.basename(sys.argv[0]) if sys.argv else ""
+  if program == "-m":  # Python has not found the module yet.
+    found = re.search(r"-m ?tfplace\.bin\.([a-z]+)", " ".join(sys.orig_argv))
+  else:
+    found = re.fullmatch(r"tfplace-([a-z]+)(\.exe)?", program)
+  if not found:
     return
+  _State.name = f"tfplace-{found[1]}"
   _open_closed()
   with contextlib.suppress(OSError):  # It may be closed.
-    _watched.stderr = os.dup(2)
+    _State.stderr = os.dup(2)
   if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, _handle)
   if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
     signal.signal(signal.SIGTERM, _handle)
-  watch()
-
-
-def watch() -> None:
-  """Starts the thread that ends the process if the main thread is too slow.
-
-  A forked child has only the main thread, so it calls this function again.
-  """
-  if not _watched.name:
-    return
   heard, told = os.pipe()
   os.set_blocking(told, False)
   signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-  _watched.watcher = threading.Thread(target=_watch, args=(heard,), daemon=True)
-  _watched.watcher.start()
-
-
-def stop_watching() -> None:
-  """Ends the thread, which would take signals that this process awaits."""
-  if _watched.watcher is not None:
-    told = signal.set_wakeup_fd(-1)
-    os.write(told, bytes([_STOP]))
-    _watched.watcher.join()
-    os.close(told)
-    _watched.watcher = None
-
-
-def _command() -> str:
-  """Returns the name of the command that this process runs, or ""."""
-  program = os.path.basename(sys.argv[0]) if sys.argv else ""
-  if program == "-m":  # Python has not found the module yet.
-    program = " ".join(sys.orig_argv)
-    found = re.search(r"-m ?tfplace\.bin\.([a-z]+)", program)
-  else:
-    found = re.fullmatch(r"tfplace-([a-z]+)(\.exe)?", program)
-  return f"tfplace-{found[1]}" if found else ""
+  threading.Thread(target=_watch, args=(heard,), daemon=True).start()
 
 
 def _open_closed() -> None:
@@ -120,16 +86,16 @@ def _open_closed() -> None:
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
   """Makes signals raise `KeyboardInterrupt` or `Ended` in the main thread."""
-  _watched.is_running = True
+  _State.is_running = True
   try:
     yield
   finally:
-    _watched.is_running = False
+    _State.is_running = False
 
 
 def received() -> int | None:
   """Returns the first signal, or None."""
-  return _watched.received
+  return _State.received
 
 
 def end(name: str, number: int) -> int:
@@ -138,19 +104,18 @@ def end(name: str, number: int) -> int:
   If this process runs the command, it ends here, because threads that still
   compute could take long.
   """
-  if number != _watched.received:
+  if number != _State.received:
     print(f"{name}: {_WORDS[signal.Signals(number)]}", file=sys.stderr)
     return 128 + number
-  _say(number)
   with contextlib.suppress(OSError, ValueError):
     sys.stdout.flush()
-  os._exit(128 + number)
+  _exit(number)
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-  if _watched.received is not None or not _watched.is_running:
+  if _State.received is not None or not _State.is_running:
     _end_now(number)
-  _watched.received = number
+  _State.received = number
   # Python would print an exception that is raised in a finalizer.
   sys.unraisablehook = lambda _: None
   # Threads of libraries would log that connections were closed.
@@ -162,16 +127,12 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _watch(heard: int) -> None:
   while True:
     for number in os.read(heard, 64):
-      if number == _STOP:
-        os.close(heard)
-        return
-      # `tfplace-worker` has handlers of its own while it serves.
       if number in _WORDS and signal.getsignal(number) is _handle:
         time.sleep(_GRACE_S)
         _end_now(number)
 
 
-def _end_now(number: int) -> None:
+def _end_now(number: int) -> NoReturn:
   for child in _children():
     with contextlib.suppress(OSError):
       os.kill(child, signal.SIGTERM)
@@ -180,21 +141,17 @@ def _end_now(number: int) -> None:
   remove_all = getattr(staging, "remove_all", None)
   if remove_all is not None:
     remove_all()
-  _say(number)
-  os._exit(128 + number)
+  _exit(number)
 
 
-def _say(number: int) -> None:
+def _exit(number: int) -> NoReturn:
   """Prints the reason once, without `sys.stderr`, which may be locked."""
-  if not _saying.acquire(timeout=0.2):
-    return
-  if not _watched.has_said:
-    _watched.has_said = True
-    cursor = _SHOW_CURSOR if os.isatty(_watched.stderr) else ""
-    line = f"{cursor}{_watched.name}: {_WORDS[signal.Signals(number)]}\n"
+  if _State.saying.acquire(blocking=False):
+    cursor = _SHOW_CURSOR if os.isatty(_State.stderr) else ""
+    line = f"{cursor}{_State.name}: {_WORDS[signal.Signals(number)]}\n"
     with contextlib.suppress(OSError):
-      os.write(_watched.stderr, line.encode())
-  _saying.release()
+      os.write(_State.stderr, line.encode())
+  os._exit(128 + number)
 
 
 def _children() -> list[int]:

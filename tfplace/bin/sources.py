@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import core, formats
-from tfplace.bin import cli, guarded, microbatch_flags
+from tfplace.bin import cli, microbatch_flags
 from tfplace.core.given_batch import GivenBatch
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.progress import Progress
@@ -260,7 +260,6 @@ def load_source(
     return Source(formats.load_graph(name), None)
   with (
     imported(values["import"].value or ()),
-    guarded.holding_notices(),
     cli.showing_progress(f"Extracting {name}") as on_stage,
   ):
     loaded = plan_sources.load_or_extract(

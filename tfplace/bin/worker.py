@@ -1,11 +1,12 @@
 """tfplace-worker: serves this machine's devices to other machines."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
 from absl import flags
 
-from tfplace.bin import cli, tasks
+from tfplace.bin import cli, signals, tasks
 from tfplace.measure.remote import serving, workers
 from tfplace.measure.remote import tasks as remote_tasks
 
@@ -54,7 +55,8 @@ def _main(values: flags.FlagValues) -> None:
   name, port = workers.split_address(bind, any_port=True)
   tasks.warn_if_exposed(_NAME, bind)
   server = serving.Server(name, port, values.threads, values.gpus)
-  serving.serve(server, _say_ready, lambda how: tasks.say_dead(_NAME, how))
+  with contextlib.suppress(KeyboardInterrupt, signals.Ended):
+    serving.serve(server, _say_ready, lambda how: tasks.say_dead(_NAME, how))
 
 
 def _bind(values: flags.FlagValues) -> str:

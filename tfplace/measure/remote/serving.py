@@ -5,14 +5,12 @@ The server is a child process, restarted on the same port if it dies.
 
 import contextlib
 import dataclasses
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from multiprocessing import connection
-from types import FrameType
 
 from tfplace.measure.local import host, runtime
 from tfplace.measure.remote import workers
@@ -39,16 +37,12 @@ class Server:
   gpus: bool = False
 
 
-class _Stopped(BaseException):
-  """Raised when a signal asks to stop."""
-
-
 def serve(
   server: Server,
   on_ready: Callable[[str], None],
   on_death: Callable[[str], None],
 ) -> None:
-  """Serves until SIGTERM or SIGINT; leaves no process behind.
+  """Serves until an exception, such as that of a signal, ends it.
 
   Args:
     on_ready: called with host:port each time the server is up.
@@ -58,9 +52,9 @@ def serve(
     MeasurementError: the address cannot be served.
     ChildError: the server does not start.
   """
-  with _ended_by_signals() as signals, _held(server) as (shown, config):
+  with _held(server) as (shown, config):
     while True:
-      with _child(config, signals.deferred) as child:
+      with _child(config) as child:
         _await_up(child)
         on_ready(shown)
         connection.wait([child.connection])  # readable only at its end
@@ -82,7 +76,7 @@ def served(server: Server, on_death: Callable[[str], None]) -> Iterator[None]:
   """
   ours, theirs = socket.socketpair()
   with ours, theirs, _held(server) as (_, config), contextlib.ExitStack() as up:
-    child = up.enter_context(_child(config, contextlib.nullcontext))
+    child = up.enter_context(_child(config))
     _await_up(child)
     keeper = threading.Thread(
       target=_keep_up,
@@ -117,7 +111,7 @@ def _keep_up(
         return
       on_death(child.death() or "closed its connection")
       stack.close()
-      child = stack.enter_context(_child(config, contextlib.nullcontext))
+      child = stack.enter_context(_child(config))
 
 
 @contextlib.contextmanager
@@ -144,57 +138,16 @@ def _config(server: Server, address: str, port: int) -> messages.ChildConfig:
 
 
 @contextlib.contextmanager
-def _child(
-  config: messages.ChildConfig,
-  uninterrupted: Callable[[], contextlib.AbstractContextManager[None]],
-) -> Iterator[runtime.Child]:
-  with contextlib.ExitStack() as stack:
-    with uninterrupted():  # otherwise a signal could leave it running
-      child = runtime.Child("the server", config)
-      stack.callback(child.kill)
+def _child(config: messages.ChildConfig) -> Iterator[runtime.Child]:
+  # A server that a signal leaves behind here ends with this process's pipe.
+  child = runtime.Child("the server", config)
+  try:
     yield child
+  finally:
+    child.kill()
 
 
 def _await_up(child: runtime.Child) -> None:
   runtime.receive(
     child, [child], runtime.STARTUP_TIMEOUT_S, "starting the server"
   )
-
-
-class _Signals:
-  """Handler that raises `_Stopped` on SIGTERM and SIGINT, or defers it."""
-
-  WANTED = (signal.SIGTERM, signal.SIGINT)
-
-  def __init__(self) -> None:
-    self._later = self._came = False
-
-  def handle(self, number: int, frame: FrameType | None) -> None:
-    for other in self.WANTED:  # protects the cleanup from a second signal
-      signal.signal(other, signal.SIG_IGN)
-    self._came = True
-    if not self._later:
-      raise _Stopped
-
-  @contextlib.contextmanager
-  def deferred(self) -> Iterator[None]:
-    """Defers signals in this context to its end."""
-    self._later = True
-    try:
-      yield
-    finally:
-      self._later = False
-    if self._came:
-      raise _Stopped
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[_Signals]:
-  signals = _Signals()
-  before = [signal.signal(n, signals.handle) for n in signals.WANTED]
-  try:
-    with contextlib.suppress(_Stopped):
-      yield signals
-  finally:
-    for number, handler in zip(signals.WANTED, before, strict=True):
-      signal.signal(number, handler)
