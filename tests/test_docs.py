@@ -90,8 +90,7 @@ def test_programs_and_modules_that_are_named_exist(page):
 
 def commands():
   """The names after `tfplace-` of the console scripts."""
-  setup = text_of("setup.py").split("COMMANDS = (")[1].split("\n)")[0]
-  return re.findall(r'"(\w+)"', setup)
+  return re.findall(r"^tfplace-(\w+) = ", text_of("pyproject.toml"), re.M)
 
 
 def command_lines():

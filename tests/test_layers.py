@@ -124,3 +124,10 @@ def test_the_names_that_type_checkers_see_are_the_public_ones():
 def test_unknown_name_is_an_attribute_error():
   with pytest.raises(AttributeError, match="no attribute 'plaec'"):
     _ = tfplace.plaec
+
+
+def test_no_two_files_of_tests_share_a_name():
+  # pytest imports them as modules by that name, and collects only the first.
+  tests = pathlib.Path(__file__).parent
+  names = [path.name for path in tests.rglob("test_*.py")]
+  assert sorted(names) == sorted(set(names))

@@ -27,7 +27,11 @@ def _built(tmp_path_factory):
   """A wheel and an sdist of the checkout, from a copy of it."""
   folder = tmp_path_factory.mktemp("built")
   copy = folder / "copy"
-  for path in [*ROOT.glob("*.*"), *(ROOT / "tfplace").rglob("*")]:
+  for path in [
+    *ROOT.glob("*.*"),
+    ROOT / "LICENSE",
+    *(ROOT / "tfplace").rglob("*"),
+  ]:
     if path.is_file() and "__pycache__" not in path.parts:
       target = copy / path.relative_to(ROOT)
       target.parent.mkdir(parents=True, exist_ok=True)

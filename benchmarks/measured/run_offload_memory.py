@@ -41,9 +41,9 @@ def resident_mb(pid: int, field: str) -> float:
 def run_placement(traced: Any, share: float) -> dict[str, Any]:
   """Runs one step with a share of its activations on the second worker."""
   import numpy as np
+  from tfplace.placers.offload import offload_ops
 
   from tfplace import Problem, measure
-  from tfplace.placers.offload import offload_ops
   from tfplace.plan import sources
   from tfplace.simulate import Simulator
 
@@ -71,9 +71,10 @@ def run_placement(traced: Any, share: float) -> dict[str, Any]:
 
 def main(_: flags.FlagValues) -> None:
   cli.load_tensorflow()
+  from tfplace.core.offload import offload_config
+
   from benchmarks.measured import run_recomputation_memory as memory
   from tfplace.core.microbatches import MicrobatchConfig
-  from tfplace.core.offload import offload_config
   from tfplace.extraction import trace_keras
 
   model = memory.chain(_BLOCKS.value, _UNITS.value)

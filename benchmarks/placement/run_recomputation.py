@@ -91,10 +91,10 @@ def placed(
 def on_the_gpu(problem: Any) -> dict[str, Any]:
   """Places a step on the GPU alone; the host, which has the memory, is none."""
   import numpy as np
+  from tfplace.placers.offload import offer_offloaded
 
   from tfplace.core.budget import Budget
   from tfplace.placers.groups import GroupGraph
-  from tfplace.placers.offload import offer_offloaded
   from tfplace.placers.tracker import Tracker
   from tfplace.simulate import Simulator
 

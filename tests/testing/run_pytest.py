@@ -1,4 +1,4 @@
-"""Runs pytest on the files of a py_test target of BUILD."""
+"""Runs pytest on the files of a py_test target of Bazel."""
 
 import sys
 

@@ -17,7 +17,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_us
 from tfplace.formats.results import evaluation_to_json
 from tfplace.plan.variants import VariantChoice, VariantTrial
-from tfplace.report import page, table, timeline, trace
+from tfplace.report import page, table, trace
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def check_pictures(values: flags.FlagValues) -> None:
   for flag in PICTURES:
     cli.check_writable(values[flag].value)
   if values.timeline:
+    from tfplace.report import timeline  # Needs the extra `report`.
+
     timeline.picture_kind(values.timeline)
   check_report(values)
 
@@ -93,6 +95,8 @@ def write_pictures(
   if paths[0]:
     trace.save_trace(schedule, paths[0])
   if paths[1]:
+    from tfplace.report import timeline
+
     timeline.save_timeline(schedule, paths[1])
 
 

@@ -9,15 +9,10 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.legend_handler import HandlerTuple
-from matplotlib.patches import Patch
 
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_share, format_us, size_scale, time_scale
-from tfplace.errors import FormatError
+from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.report.op_colors import (
   MESSAGE_COLOR,
@@ -35,6 +30,18 @@ from tfplace.report.rows import (
   step_rows,
 )
 from tfplace.simulate import Schedule
+
+try:
+  from matplotlib.axes import Axes
+  from matplotlib.backends.backend_agg import FigureCanvasAgg
+  from matplotlib.figure import Figure
+  from matplotlib.legend_handler import HandlerTuple
+  from matplotlib.patches import Patch
+except ImportError as error:
+  raise TfplaceError(
+    f"a timeline needs the extra 'report' ({error}):"
+    " pip install 'tfplace[report]'"
+  ) from error
 
 SUFFIXES = (".png", ".svg", ".pdf")
 TRANSFER_COLOR = "#d98200"

@@ -1,14 +1,12 @@
 """Memory, processor, device names and server ports of this host.
 
 TensorFlow's gRPC server listens on every interface, without an option to change
-that, and does not authenticate clients. Therefore `restrict` binds its socket
-to one address after the server has created it and before the server answers: to
-the loopback device, and by a socket filter (classic BPF, socket(7)) that drops
-packets to other addresses. Linux only. This module does not import TensorFlow.
+that, and does not authenticate clients. Therefore `keep_on_loopback` ties its
+socket to the loopback device after the server has created it and before the
+server answers. Linux only. This module does not import TensorFlow.
 """
 
 import contextlib
-import ctypes
 import errno
 import ipaddress
 import os
@@ -16,7 +14,6 @@ import pathlib
 import platform
 import re
 import socket
-import struct
 from collections.abc import Iterator
 
 from tfplace.errors import MeasurementError, shown
@@ -25,11 +22,6 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 LOOPBACK = "127.0.0.1"
 _DEVICE = re.compile(r".*/device:(\w+):(\d+)")
-_SO_ATTACH_FILTER = 26  # of Linux, on the architectures of TensorFlow's wheels
-_NETWORK_HEADER = 0xFFF00000  # SKF_NET_OFF: base of header offsets
-_LOAD_BYTE, _LOAD_WORD, _AND, _JUMP_IF_EQUAL, _RETURN = 48, 32, 84, 21, 6
-_ACCEPT, _DROP = 0xFFFFFFFF, 0
-_ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 def memory_bytes() -> float:
@@ -119,36 +111,22 @@ def resolve(host: str) -> Address:
   return ipaddress.ip_address(str(found[0][4][0]))
 
 
-def restrict(port: int, address: Address) -> None:
-  """Restricts this process's socket on `port` to connections to `address`.
+def keep_on_loopback(port: int) -> None:
+  """Restricts this process's socket on `port` to connections from this host.
 
-  Must be called after the server is created and before it starts. The
-  unspecified address (0.0.0.0 or ::) sets no restriction.
+  Must be called after the server is created and before it starts.
 
   Raises:
-    MeasurementError: the kernel does not support it, or a client is already
-      connected.
+    MeasurementError: the kernel does not support it (Linux 5.7 does).
   """
-  if address.is_unspecified:
-    return
   try:
     with _listening(port) as found:
-      if address.is_loopback:  # visible in `ss`; needs Linux 5.7
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
-      _attach(found, _only_to(address))
+      found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
   except (OSError, AttributeError) as error:
     raise MeasurementError(
-      f"port {port} cannot be tied to {address}: {error}; TensorFlow's server"
+      f"port {port} cannot be tied to loopback: {error}; TensorFlow's server"
       " would be open to every network of this host"
     ) from error
-  # The socket was open for a moment, and a client connected then would be
-  # served.
-  for local, remote in _connections(port):
-    if local != address:
-      raise MeasurementError(
-        f"{remote} connected to port {port} at {local}, not {address}, before"
-        " the port was restricted; start the server again"
-      )
 
 
 @contextlib.contextmanager
@@ -174,51 +152,3 @@ def _listens(found: socket.socket, port: int) -> bool:
     )
   except OSError:
     return False
-
-
-def _only_to(address: Address) -> list[tuple[int, int, int, int]]:
-  """Builds a packet filter of (code, jump if true, jump if false, value)."""
-  words = struct.unpack(f"!{len(address.packed) // 4}I", address.packed)
-  destination = 16 if address.version == 4 else 24  # byte offset in the header
-  program = [
-    (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
-    (_AND, 0, 0, 0xF0),
-    (_JUMP_IF_EQUAL, 0, 2 * len(words) + 1, address.version << 4),
-  ]
-  for i, word in enumerate(words):
-    left = 2 * (len(words) - 1 - i) + 1
-    program += [
-      (_LOAD_WORD, 0, 0, _NETWORK_HEADER + destination + 4 * i),
-      (_JUMP_IF_EQUAL, 0, left, word),
-    ]
-  return [*program, (_RETURN, 0, 0, _ACCEPT), (_RETURN, 0, 0, _DROP)]
-
-
-def _attach(
-  found: socket.socket, program: list[tuple[int, int, int, int]]
-) -> None:
-  code = b"".join(struct.pack("HBBI", *line) for line in program)
-  buffer = ctypes.create_string_buffer(code)
-  pointer = struct.pack("HP", len(program), ctypes.addressof(buffer))
-  found.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
-
-
-def _connections(port: int) -> Iterator[tuple[Address, Address]]:
-  for table in ("tcp", "tcp6"):
-    path = pathlib.Path("/proc/self/net") / table
-    if not path.exists():  # a kernel without IPv6
-      continue
-    for line in path.read_text("ascii").splitlines()[1:]:
-      _, local, remote, state, *_ = line.split()
-      number, at = local.split(":")
-      if state == _ESTABLISHED and int(at, 16) == port:
-        yield _parsed(number), _parsed(remote.split(":")[0])
-
-
-def _parsed(number: str) -> Address:
-  """Parses an address as the kernel prints it, in host byte order."""
-  words = [int(number[i : i + 8], 16) for i in range(0, len(number), 8)]
-  address = ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))
-  if isinstance(address, ipaddress.IPv6Address):
-    return address.ipv4_mapped or address
-  return address

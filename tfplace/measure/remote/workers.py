@@ -8,9 +8,8 @@ An address is host:port (an IPv6 host in brackets) under which every machine
 reaches the worker. The name is used in messages and defaults to the address.
 Devices of one kind are assumed to be equally fast, so different machines need
 their own kind: "old" makes a worker's devices "CPU-old" and "GPU-old", and each
-kind is profiled. The health check opens an HTTP/2 connection, as gRPC does, and
-waits for the server's settings. In bounded time and without TensorFlow, it
-distinguishes a server that is gone, one that hangs and one that is not gRPC.
+kind is profiled. The health check awaits gRPC's readiness, in bounded time and
+without TensorFlow.
 The handshake transmits a worker's TensorFlow version and its host's memory.
 TensorFlow's protocol has no call for these, but a server names its devices by
 its job, and the job's name is free. tfplace-worker serves the job
@@ -32,12 +31,6 @@ from tfplace.formats import json_file
 FORMAT = "tfplace.hosts.v1"
 MAX_WORKERS = 256
 TIMEOUT_S = 5.0
-# RFC 9113, 3.4: the client's preface and its empty settings.
-_SETTINGS = 4
-_PREFACE = (
-  b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, _SETTINGS)) + bytes(5)
-)
-_FRAME_HEAD = 9
 _JOB = re.compile(r"/job:tfplace_tf_(?P<version>\w+)_mib_(?P<mib>\d+)/.*")
 _MIB = 2**20
 
@@ -160,23 +153,22 @@ def check_until(workers: Sequence[Worker], deadline: float) -> list[str]:
 
 
 def _problem(worker: Worker, timeout_s: float) -> str | None:
+  import grpc
+
   where = split_address(worker.address)
-  try:
-    connected = socket.create_connection(where, timeout_s)
+  try:  # gRPC itself would repeat a refused connection until the timeout.
+    socket.create_connection(where, timeout_s).close()
+    with grpc.insecure_channel(worker.address) as channel:
+      grpc.channel_ready_future(channel).result(timeout_s)
+  except grpc.FutureTimeoutError:
+    return (
+      f"{worker} takes connections but does not answer as a TensorFlow server"
+      f" (gRPC) within {timeout_s:g} s"
+    )
   except (OSError, ValueError) as error:  # ValueError: not a host
     why = "no answer" if isinstance(error, TimeoutError) else None
     why = why or getattr(error, "strerror", None) or str(error)
     return f"{worker} cannot be reached: {why}"
-  with connected, connected.makefile("rb") as stream:
-    try:
-      connected.sendall(_PREFACE)
-      head = stream.read(_FRAME_HEAD)
-    except TimeoutError:
-      return f"{worker} takes connections but says nothing for {timeout_s:g} s"
-    except OSError as error:
-      return f"{worker} ends connections: {error.strerror or error}"
-  if len(head) < _FRAME_HEAD or head[3] != _SETTINGS:
-    return f"{worker} does not speak TensorFlow's protocol (gRPC)"
   return None
 
 

@@ -169,16 +169,18 @@ def limit_data(growth_bytes: float) -> None:
 
 
 def _restrict(config: messages.ChildConfig) -> bool:
-  """Restricts the server to its address; returns whether that is loopback."""
+  """Keeps a server of loopback there; returns whether it is."""
   port = int(config.addresses[config.task].rpartition(":")[2])
   address = ipaddress.ip_address(config.listens_on or host.LOOPBACK)
+  if not address.is_loopback:
+    return False
   try:
-    host.restrict(port, address)
+    host.keep_on_loopback(port)
   except MeasurementError:
     if config.listens_on is not None:
       raise
     return False
-  return address.is_loopback
+  return True
 
 
 def _failure(error: Exception) -> messages.Failure:
