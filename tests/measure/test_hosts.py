@@ -182,7 +182,7 @@ def test_stopped_worker_is_named_in_time_and_can_be_used_when_it_goes_on(
     # 3 s for the step and 5 for the probe; the steps would take hours.
     assert time.monotonic() - began < 600
     assert failed.extra["error_kind"] == "hung"
-    named = f"worker 'b' at {served[1].address} takes connections but says"
+    named = f"worker 'b' at {served[1].address} takes connections but"
     assert failed.extra["error"].startswith(named)
   finally:
     os.kill(server, signal.SIGCONT)

@@ -156,10 +156,10 @@ def test_anything_else_is_refused_before_it_is_loaded(
 
 
 def test_a_policy_of_another_strategy_is_none(policy):
-  shutil.copytree(policies.SHIPPED / "rnn", policy, dirs_exist_ok=True)
+  shutil.copytree(policies.SHIPPED / "ordered", policy, dirs_exist_ok=True)
   gdp = policies.SHIPPED / "gdp" / INFO_FILE
   shutil.copy(gdp, policy / INFO_FILE)
-  with pytest.raises(TrainingError, match="it has 'decode, logits"):
+  with pytest.raises(TrainingError, match="it has"):
     policies.load_policy(policy)
 
 
