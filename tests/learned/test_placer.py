@@ -175,7 +175,9 @@ def test_a_shipped_policy_places(strategy):
 @pytest.mark.parametrize("strategy", ["placeto", "hierarchical", "rnn"])
 def test_a_strategy_without_a_policy_says_how_to_get_one(strategy):
   problem = problem_of(random_graph(10, 7), gpus(2))
-  with pytest.raises(TrainingError, match=f"'{strategy}' ships.*tfplace-train"):
+  with pytest.raises(
+    errors.TrainingError, match=f"'{strategy}' ships.*tfplace-train"
+  ):
     get_placer(strategy).place(problem, Simulator(problem), Budget(1.0), 0)
 
 
