@@ -30,6 +30,19 @@ def queue():
   return Placement(problem, np.array([0, 0]))
 
 
+def chains(count, length, overhead_us):
+  """Chains of ops of 3 us on one device, which takes them in turns."""
+  ops = [
+    OpSpec(f"{chain}/{i}", "X", {"GPU": 3.0})
+    for i in range(length)
+    for chain in "abc"[:count]
+  ]
+  edges = [(i, -1, i + count) for i in range(len(ops) - count)]
+  cluster = Cluster("one", (Device("/gpu:0", "GPU", 9.0, overhead_us),))
+  problem = Problem(build_graph("chains", ops, edges), cluster)
+  return Placement(problem, np.zeros(len(ops), int))
+
+
 def busy_link():
   """a on d0: 0-1. Its first output is sent 1-3, and the channel is free at 4;
   its second is sent 4-6 and arrives at 6. b on d1: 6-7."""

@@ -29,12 +29,15 @@ class Segment:
     index: position of the op, or number of the transfer.
     start_us: start of the segment.
     end_us: end of the op or receive, or arrival of the transfer.
+    ready_us: arrival of the op's last input, of the transfer at the receiving
+      device, or end of the transfer's producer.
     waited_for: event that allowed the start: "input", "device", "channel" or
       "begin".
   """
 
   kind: str
   index: int
+  ready_us: float
   start_us: float
   end_us: float
   waited_for: str
@@ -70,22 +73,35 @@ class _Walk:
     self.on_channel = _Occupied(sent.channel, sent.start_us, sent.free_us)
 
   def back_from(self, op: int) -> list[Segment]:
-    sent = self.schedule.transfers
+    sent, ended = self.schedule.transfers, self.schedule.op_end_us
     kinds = {
-      OP: (self.schedule.op_start_us, self.schedule.op_end_us, self.before_op),
-      TRANSFER: (sent.start_us, sent.arrival_us, self.before_transfer),
-      RECEIVE: (sent.recv_start_us, sent.recv_end_us, self.before_receive),
+      OP: (self.inputs_us(), self.schedule.op_start_us, ended),
+      TRANSFER: (ended[sent.src_op], sent.start_us, sent.arrival_us),
+      RECEIVE: (sent.arrival_us, sent.recv_start_us, sent.recv_end_us),
+    }
+    before = {
+      OP: self.before_op,
+      TRANSFER: self.before_transfer,
+      RECEIVE: self.before_receive,
     }
     path: list[Segment] = []
     step: Step | None = (OP, op)
     while step:
       kind, index = step
-      start, end, before = kinds[kind]
-      step, reason = before(index)
-      path.append(
-        Segment(kind, index, float(start[index]), float(end[index]), reason)
-      )
+      ready, start, end = (float(time[index]) for time in kinds[kind])
+      step, reason = before[kind](index)
+      path.append(Segment(kind, index, ready, start, end, reason))
     return path[::-1]
+
+  def inputs_us(self) -> np.ndarray:
+    """Returns the [num_ops] arrival of each op's last input."""
+    graph, sent = self.schedule.placement.problem.graph, self.schedule.transfers
+    at = self.schedule.transfer_of_edge
+    arrival = np.append(sent.recv_end_us, 0.0)[at]
+    arrival = np.where(at < 0, self.schedule.op_end_us[graph.edge_src], arrival)
+    result = np.zeros(graph.num_ops)
+    np.maximum.at(result, graph.edge_dst, arrival)
+    return result
 
   def before_op(self, op: int) -> tuple[Step | None, str]:
     start = self.schedule.op_start_us[op]

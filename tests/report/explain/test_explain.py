@@ -142,7 +142,7 @@ def test_the_summary_names_bound_bottleneck_and_idle_devices():
   assert "2.17 times the lower bound of 3 us" in words
   assert "more than 54%" in words
   assert "The bottleneck is link gpu:0 -> gpu:1, busy for 46%" in words
-  assert "46% computation, 46% communication and 7.7% idle time" in words
+  assert "46% computation, 46% communication and 7.7% latency of links" in words
   alone = placed_graphs.three_branches()
   alone = Placement(alone.problem, np.zeros(5, int))
   words = " ".join(summary(explain(alone)))

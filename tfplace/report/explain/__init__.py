@@ -186,16 +186,16 @@ def _path(explanation: Explanation) -> Iterator[str]:
     (path.compute_us, "computation"),
     (path.transfer_us, "communication"),
     (path.message_us, "sending and receiving by devices"),
-    (path.idle_us, "idle time (overhead of ops, latency of links)"),
+    (path.launch_us, "launch overhead of ops"),
+    (path.latency_us, "latency of links"),
   )
   parts = [f"{format_share(us, step_us)} {x}" for us, x in shares if us > 0]
   if parts:
     yield f"The critical path is {listed(parts)}."
-  if path.queue_us > 0:
+  for kind, queue_us in path.queues_us.items():
     yield (
-      f"For {format_share(path.queue_us, step_us)} of the step, the next op or"
-      " transfer on that path was ready and queued for a device or link that"
-      " was busy."
+      f"For {format_share(queue_us, step_us)} of the step, what comes next on"
+      f" that path was ready and queued for a busy {kind}."
     )
 
 

@@ -1,8 +1,9 @@
 """Summary of the critical path by device, link and layer.
 
-Work on the path is either needed by the next segment, or the next segment has
-its inputs and only queues behind it. Sends and receives that occupy a device,
-and idle time, are counted separately. All parts add up to the step time.
+Work on the path from when the next segment has its inputs, and only queues for
+the device or channel, is counted as queueing. Sends and receives that occupy a
+device, and idle time, are counted separately. All parts add up to the step
+time.
 """
 
 import dataclasses
@@ -32,10 +33,9 @@ class Part:
     kind: "device" or "link".
     name: its short name.
     count: number of ops and receives, or of transfers, on the path.
-    needed_us: work that the next segment needed.
-    queue_us: work that the next segment, whose inputs were ready, only queued
-      behind.
-    idle_us: overhead of ops; latency and gaps of a link.
+    needed_us: work before the next segment had its inputs.
+    queue_us: work that the next segment, which had its inputs, queued behind.
+    idle_us: launch overhead of ops; latency and gaps of a link.
     message_us: time of a device for sends and receives.
   """
 
@@ -93,7 +93,17 @@ class PathSummary:
   @property
   def idle_us(self) -> float:
     """Returns overheads of ops, latencies and gaps between transfers."""
-    return sum(p.idle_us for p in self.parts)
+    return self.launch_us + self.latency_us
+
+  @property
+  def launch_us(self) -> float:
+    """Returns the launch overhead of ops."""
+    return sum(p.idle_us for p in self.parts if p.kind == DEVICE)
+
+  @property
+  def latency_us(self) -> float:
+    """Returns the latencies of links and gaps between transfers."""
+    return sum(p.idle_us for p in self.parts if p.kind == LINK)
 
   @property
   def message_us(self) -> float:
@@ -102,8 +112,17 @@ class PathSummary:
 
   @property
   def queue_us(self) -> float:
-    """Returns the work that the next segment only queued behind."""
-    return sum(p.queue_us for p in self.parts)
+    """Returns the work that ready segments queued behind."""
+    return sum(self.queues_us.values())
+
+  @property
+  def queues_us(self) -> dict[str, float]:
+    """Returns `queue_us` by kind of part, where it is not zero."""
+    return {
+      kind: us
+      for kind in (DEVICE, LINK)
+      if (us := sum(p.queue_us for p in self.parts if p.kind == kind)) > 0
+    }
 
 
 class _Piece(NamedTuple):
@@ -111,10 +130,10 @@ class _Piece(NamedTuple):
 
   row: tuple[str, int]  # kind and index of the device or channel
   op: int  # -1 for a transfer or receive
-  work_us: float
-  message_us: float
+  needed_us: float
+  queue_us: float
   idle_us: float
-  is_queue: bool
+  message_us: float
 
 
 def summarize_path(schedule: Schedule) -> PathSummary:
@@ -135,22 +154,17 @@ def _pieces(schedule: Schedule) -> Iterator[_Piece]:
       done = start
     else:
       done = end = min(float(sent_us[segment.index]), until)
-    is_queue = after is not None and after.waited_for in (
-      critical_path.DEVICE,
-      critical_path.CHANNEL,
-    )
     row = segment_row(schedule, segment)
-    yield _Piece(row, op, done - start, end - done, until - end, is_queue)
+    ready = done if after is None else min(max(after.ready_us, start), done)
+    times = (ready - start, done - ready, until - end, end - done)
+    yield _Piece(row, op, *times)
 
 
 def _parts(schedule: Schedule, pieces: list[_Piece]) -> tuple[Part, ...]:
   names = {DEVICE: device_names(schedule), LINK: channel_names(schedule)}
   sums: dict[tuple[str, int], np.ndarray] = {}
   for piece in pieces:
-    needed_us = 0.0 if piece.is_queue else piece.work_us
-    queue_us = piece.work_us - needed_us
-    added = (1, needed_us, queue_us, piece.idle_us, piece.message_us)
-    sums.setdefault(piece.row, np.zeros(5))[:] += added
+    sums.setdefault(piece.row, np.zeros(5))[:] += (1, *piece[2:])
   parts = [
     Part(kind, names[kind][index], int(total[0]), *total[1:].tolist())
     for (kind, index), total in sums.items()
@@ -167,7 +181,7 @@ def _layers(schedule: Schedule, pieces: list[_Piece]) -> tuple[LayerShare, ...]:
   for piece in pieces:
     if piece.op >= 0:
       layer = layers.layer_of[piece.op]
-      time_us[layer, piece.row[1]] += piece.work_us
+      time_us[layer, piece.row[1]] += piece.needed_us + piece.queue_us
       count[layer] += 1
   shares = [
     LayerShare(
