@@ -15,8 +15,9 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.microbatches import microbatch
 from tfplace.extraction.microbatches.examine import Findings
+from tfplace.extraction.traced import feed_values, run_steps
 from tfplace.keras import step_source
-from tfplace.plan import numeric_check, sources
+from tfplace.plan import comparable, numeric_check, sources
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("float32")
@@ -67,6 +68,51 @@ def transformer(optimizer="adam"):
   return model
 
 
+def perceptron():
+  whole = keras.Input((6,))
+  branches = [layers.Dense(8, activation="relu")(whole) for _ in range(2)]
+  model = keras.Model(whole, layers.Dense(3)(layers.Concatenate()(branches)))
+  model.compile("adam", "mse", jit_compile=False)
+  return model
+
+
+def convolutions():
+  model = keras.Sequential(
+    [
+      keras.Input((6,)),
+      layers.Reshape((3, 2, 1)),
+      layers.Conv2D(4, 2, padding="same", activation="relu"),
+      layers.GroupNormalization(2),
+      layers.MaxPooling2D((2, 1)),
+      layers.Flatten(),
+      layers.Dense(3, dtype="float32"),
+    ]
+  )
+  model.compile("sgd", "mse", metrics=["mae"], jit_compile=False)
+  return model
+
+
+def recurrent():
+  model = keras.Sequential(
+    [
+      keras.Input((5,), dtype="int32"),
+      layers.Embedding(11, 4, mask_zero=True),
+      layers.LSTM(4),
+      layers.Dense(3),
+    ]
+  )
+  model.compile("adam", "mse", jit_compile=False)
+  return model
+
+
+@pytest.fixture(params=["mixed_float16", "mixed_bfloat16"])
+def mixed(request):
+  """Half precision as the dtype policy of new layers."""
+  keras.config.set_dtype_policy(request.param)
+  yield request.param
+  keras.config.set_dtype_policy("float32")
+
+
 def checked(model, x, microbatches=4):
   whole = trace_keras(model, sample=(x, Y))
   divided = trace_keras(
@@ -101,6 +147,56 @@ def test_exact_split_passes(optimizer, microbatches):
   assert checked(transformer(optimizer), TOKENS, microbatches) > 0
 
 
+CORRECT = {
+  "perceptron": (perceptron, X, 2),
+  "convolutions": (convolutions, X, 3),
+  "transformer": (transformer, TOKENS, 4),
+  "recurrent": (recurrent, TOKENS, 2),
+}
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_exact_split_passes_in_mixed_precision(name, mixed):
+  build, x, microbatches = CORRECT[name]
+  keras.utils.set_random_seed(0)
+  assert checked(build(), x, microbatches) > 0
+
+
+def test_exact_split_passes_with_policies_of_layers():
+  keras.utils.set_random_seed(0)
+  policies = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
+  hidden = [layers.Dense(8, activation="relu", dtype=p) for p in policies]
+  model = keras.Sequential([keras.Input((6,)), *hidden, layers.Dense(3)])
+  model.compile("sgd", "mse", jit_compile=False)
+  assert checked(model, X) > 0
+
+
+@pytest.mark.parametrize("name", ["convolutions", "recurrent"])
+def test_half_precision_is_compared_in_single_precision(name, mixed):
+  build, x, _ = CORRECT[name]
+  half = build()
+  keras.config.set_dtype_policy("float32")
+  single = build()
+  single.set_weights(half.get_weights())
+  traced = trace_keras(half, sample=(x, Y))
+  expected = comparable.comparable(trace_keras(single, sample=(x, Y)))
+  assert comparable.uses_half(traced)
+  traced = comparable.comparable(traced)
+  assert not comparable.uses_half(traced)
+  ((found, *_),) = run_steps(traced, [feed_values(traced)])
+  ((loss, *_),) = run_steps(expected, [feed_values(expected)])
+  # Constants of the model keep the rounding of their half precision.
+  np.testing.assert_allclose(found, loss, rtol=1e-4)
+
+
+def test_bits_of_half_precision_are_not_compared():
+  for dtype, reason in ((tf.float16, "Bitcast 'bits' reads"), (tf.float32, "")):
+    with tf.Graph().as_default() as graph:
+      tf.bitcast(tf.zeros(2, dtype), tf.uint8, name="bits")
+    found = comparable.incomparable(graph.as_graph_def())
+    assert found.startswith(reason) and bool(found) == bool(reason)
+
+
 def test_weights_of_the_model_are_not_touched():
   model = transformer()
   before = model.get_weights()
@@ -131,13 +227,31 @@ def test_mixed_examples_are_found(name, unexamined):
     checked(WRONG[name](), X)
 
 
+@pytest.mark.parametrize("microbatches", [2, 4])
+@pytest.mark.parametrize("name", WRONG)
+def test_mixed_examples_are_found_in_mixed_precision(
+  name, microbatches, mixed, unexamined
+):
+  with pytest.raises(ExtractionError, match="does not compute what the whole"):
+    checked(WRONG[name](), X, microbatches)
+
+
 def test_slices_of_positions_side_by_side_are_found(unexamined):
   with pytest.raises(ExtractionError, match=r"the update of '.*embedding"):
     checked(transformer("rmsprop"), TOKENS)
 
 
 def root(y, predicted):
-  return ops.sqrt(ops.mean(ops.square(y - predicted)))
+  return ops.sqrt(ops.mean(ops.square(y - ops.cast(predicted, y.dtype))))
+
+
+def test_parts_are_found_in_mixed_precision(mixed, unexamined):
+  for model, x in (
+    (transformer("rmsprop"), TOKENS),
+    (dense(metrics=[root]), X),
+  ):
+    with pytest.raises(ExtractionError, match=r"the update of '"):
+      checked(model, x)
 
 
 def test_metric_of_the_parts_is_found(unexamined):

@@ -1,9 +1,9 @@
 """Numeric check that a microbatched step equals the whole step.
 
 Both steps run once on this host, from the same state and on the same batch.
-Loss, metrics and updated variables must agree to 1e-4. Random ops return a
-constant, because the two steps draw in different orders. The steps run in
-sessions of their own with copies of the variables; the model is unchanged.
+Loss, metrics and updated variables must agree to 1e-4. The steps run in
+sessions of their own, in a form that can be compared (`plan/comparable.py`),
+with copies of the variables; the model is unchanged.
 
 Rounding changes some updates by more than that (Adam divides gradients that
 are zero up to rounding by their own size). The check measures this noise: the
@@ -13,12 +13,9 @@ difference is an error only if it exceeds the noise of several such runs.
 
 import contextlib
 import dataclasses
-import itertools
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +32,7 @@ from tfplace.extraction.traced import (
   with_initializers,
 )
 from tfplace.measure.local import host
+from tfplace.plan.comparable import comparable, incomparable, uses_half
 from tfplace.simulate import Simulator
 
 _CPU = "CPU"
@@ -148,8 +146,8 @@ def skip_reason(
     check_runs_alone(divided)
   except ExtractionError as error:
     return str(error)
-  if others := _other_random_ops(divided.graph_def):
-    return f"the step has random ops of type {others[0]}"
+  if why := incomparable(divided.graph_def):
+    return why
   found = _on_host(graph)
   if found is None:
     return "the step cannot run on this host's CPU"
@@ -159,7 +157,8 @@ def skip_reason(
   kept = float(np.sum(graph.persistent_bytes))
   in_flight = share * (max(found.peak_memory_bytes.values()) - kept)
   at_once = (max_in_flight or divided.microbatches) / divided.microbatches
-  needed = kept + in_flight / min(at_once, 1.0)
+  widened = 2 if uses_half(divided) else 1  # It runs in float32.
+  needed = widened * (kept + in_flight / min(at_once, 1.0))
   free = config.memory_share * host.free_bytes()
   if needed > free:
     return (
@@ -188,6 +187,7 @@ def check_equal(
   """
   config = config or CheckConfig()
   began = time.monotonic()
+  whole, divided = comparable(whole), comparable(divided)
   feeds = _batch(whole, config.seed)
   rng = np.random.default_rng(config.seed)
   with _runner(divided, feeds) as run:
@@ -241,7 +241,6 @@ def _runner(
   of its signs.
   """
   prepared = with_initializers(traced)
-  _fix_random(prepared.graph_def)
   with tf.Graph().as_default() as graph:
     tf.import_graph_def(prepared.graph_def, name="")
     reads = {
@@ -317,80 +316,3 @@ def _difference(
     if not off <= config.tolerance + config.noise * noise:
       return f"the update of {name!r} is {off:.2g} of its size off"
   return ""
-
-
-# Index of the input that replaces a random op, or None for a constant.
-_RANDOM: dict[str, int | None] = {
-  "RandomUniform": None,
-  "RandomStandardNormal": None,
-  "TruncatedNormal": None,
-  "StatelessRandomUniform": None,
-  "StatelessRandomUniformV2": None,
-  "StatelessRandomNormal": None,
-  "StatelessRandomNormalV2": None,
-  "StatelessTruncatedNormal": None,
-  "StatelessTruncatedNormalV2": None,
-  "RandomUniformInt": 1,
-  "StatelessRandomUniformInt": 2,
-  "StatelessRandomUniformIntV2": 4,
-}
-# Replaces random numbers in [0, 1), so that dropout drops nothing.
-_CONSTANT = 0.999
-
-
-def _other_random_ops(graph_def: tf.compat.v1.GraphDef) -> list[str]:
-  """Returns the types of random ops that no constant can replace."""
-  nodes = itertools.chain(
-    graph_def.node, *(f.node_def for f in graph_def.library.function)
-  )
-  return sorted(
-    {
-      node.op
-      for node in nodes
-      if re.search("Random|Multinomial|Poisson|ParameterizedTruncated", node.op)
-      and node.op not in (*_RANDOM, *_SEEDS)
-    }
-  )
-
-
-_SEEDS = ("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg",
-          "StatelessRandomGetKeyCounterAlg")  # fmt: skip
-
-
-def _fix_random(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Replaces random ops by constants of their shape."""
-  _fix_nodes(graph_def.node, "{}")
-  for function in graph_def.library.function:
-    _fix_nodes(function.node_def, "{}:output:0")
-
-
-def _fix_nodes(nodes: Any, reference: str) -> None:
-  for node in [node for node in nodes if node.op in _RANDOM]:
-    data = [name for name in node.input if not name.startswith("^")]
-    controls = [name for name in node.input if name.startswith("^")]
-    dtype = _first(node, ("dtype", "Tout"))
-    index = _first(node, ("Tshape", "T"))
-    value = _RANDOM[node.op]
-    if value is None:
-      fixed = nodes.add(name=f"{node.name}/fixed", op="Const")
-      fixed.device = node.device
-      fixed.attr["dtype"].type = dtype
-      fixed.attr["value"].tensor.CopyFrom(
-        tf.make_tensor_proto(_CONSTANT, tf.DType(dtype), ())
-      )
-      data = [data[0], reference.format(fixed.name)]
-    else:
-      data = [data[0], data[value]]
-    if node.op == "RandomUniformInt":
-      dtype, index = node.attr["Tout"].type, node.attr["T"].type
-    node.op = "Fill"
-    del node.input[:]
-    node.input.extend([*data, *controls])
-    node.attr.clear()
-    node.attr["T"].type = dtype
-    node.attr["index_type"].type = index
-
-
-def _first(node: Any, names: Sequence[str]) -> int:
-  """Returns the dtype of the first attribute that the node has."""
-  return next((node.attr[n].type for n in names if n in node.attr), 0)
