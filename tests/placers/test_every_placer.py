@@ -64,6 +64,30 @@ def test_result_is_allowed_fits_and_is_what_the_simulator_says(strategy, seed):
   assert steps == sorted(steps, reverse=True)
 
 
+def timeless_problem(seed):
+  """Ops take 0 us where they run best; some have 5 us on the other kind."""
+  rng = np.random.default_rng(seed)
+  kinds = ["GPU", "CPU", "GPU"]
+  count = int(rng.integers(2, 20))
+  slow = rng.integers(0, 3, count)  # on no kind, the GPUs or the CPU
+  times = [{"GPU": 5.0 * (s == 1), "CPU": 5.0 * (s == 2)} for s in slow]
+  linked = rng.integers(0, count, (count * (seed % 3), 2))
+  edges = sorted({(int(min(e)), int(max(e))) for e in linked if e[0] != e[1]})
+  return Problem(
+    problems.graph(times, edges), problems.cluster([np.inf] * 3, kinds)
+  )
+
+
+@pytest.mark.parametrize("strategy", ALL)
+def test_steps_that_can_take_no_time_are_placed(strategy):
+  for seed in range(12):
+    result = run(timeless_problem(seed), strategy, evaluations=2000)
+    # Each op takes 0 us on its best kind, and messages of 0 bytes take none.
+    if strategy in ("annealing", "auto"):
+      assert result.evaluation.step_time_us == 0.0
+    assert result.evaluation.step_time_us <= 100.0  # 19 ops of 5 us
+
+
 @pytest.mark.parametrize("strategy", ALL)
 def test_never_below_the_optimum_which_searches_find(strategy):
   for seed in range(5):

@@ -20,6 +20,7 @@ from tfplace.placers.search.state import (
   IS_STALE,
   LEAST,
   MOVED,
+  TINY_US,
   SearchState,
   SearchTables,
 )
@@ -237,7 +238,7 @@ def _run(
         if not _judge(step, work, tables, state, limit, penalty_us):
           _undo(tables, state)
         elif now_us < np.inf:
-          guide.tally[kind, 0] += np.log(now_us / state.numbers[CURRENT])
+          guide.tally[kind, 0] += _gain(now_us, state.numbers[CURRENT])
         done += 1
     return done
   if task == _JUMP:
@@ -271,7 +272,7 @@ def _run(
       _undo(tables, state)
     guide.tally[kind, 1] += 1.0
     if state.numbers[BEST] < best_us < np.inf:
-      guide.tally[kind, 0] += np.log(best_us / state.numbers[BEST])
+      guide.tally[kind, 0] += _gain(best_us, state.numbers[BEST])
     temperature *= factor
     done += 1
   return done
@@ -306,6 +307,11 @@ def _undo(tables: SearchTables, state: SearchState) -> None:
   for i in range(state.counts[MOVED]):
     group, old = np.int64(state.moved[i]), np.int64(state.targets[i])
     _set(tables, state, group, old)
+
+
+@inlined
+def _gain(before_us: float, after_us: float) -> float:
+  return np.log((before_us + TINY_US) / (after_us + TINY_US))
 
 
 @helper

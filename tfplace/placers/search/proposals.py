@@ -16,7 +16,7 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.guide import Guided, Rater
-from tfplace.placers.search.state import TimeOrder
+from tfplace.placers.search.state import TINY_US, TimeOrder
 
 
 class Proposer(Rater, Protocol):
@@ -101,7 +101,8 @@ class Proposals:
     """Adds the gain and the seconds since the last call; returns these."""
     gained = 0.0
     if chain.best_us < self._best_us < math.inf:
-      gained = math.log(self._best_us / chain.best_us)
+      least_us = chain.best_us + TINY_US
+      gained = math.log((self._best_us + TINY_US) / least_us)
     now = time.perf_counter()
     seconds = now - self._at
     self.skip(chain)

@@ -99,6 +99,7 @@ EVALUATIONS = 1
 PATH = 2  # entries of `path`
 IS_STALE = 3  # the path belongs to an earlier placement
 IS_PART = 4  # only those groups of a coarse group that are on one device move
+TINY_US = 1e-9  # keeps the logarithm of a step of 0 us finite
 
 
 def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
