@@ -70,7 +70,7 @@ CHOSEN = {
   "newer_gain": 3.0,
   "tensor_gain": 7.0,
   "newer_tensor_gain": 12.0,
-  "kepler_share": 562 / 875 * 128 / 192,
+  "kepler_share": 0.32,
   "tensor_share": 0.7,
 }
 DEPTHWISE_SHARE = 0.4

@@ -1,7 +1,8 @@
 """Times of convolutions: the fastest of implicit GEMM and Winograd.
 
 Winograd needs 2.25 (F(2x2, 3x3)) or 4 times (F(4x4, 3x3)) fewer multiplications
-(Lavin and Gray, CVPR 2016). Fitted to forward fp32 3x3 of stride 1; the rest is
+(Lavin and Gray, CVPR 2016); libraries have it on every card, but not on tensor
+cores. Fitted to forward fp32 3x3 of stride 1; the rest is
 extrapolated.
 """
 
@@ -87,7 +88,7 @@ def times_us(
   """
   implicit = _as_products(shapes, is_filter_gradient)
   result = gemm.times_us(implicit, rates, product)
-  if rates.winograd:
+  if not rates.tensor:
     chosen = is_winograd(shapes) & ~is_filter_gradient
     result[chosen] = three_by_three_us(shapes.part(chosen), rates, parameters)
     chosen = is_winograd(shapes) & is_filter_gradient

@@ -27,9 +27,10 @@ class Limits:
     tensor_gain: FLOPs per joule of fp16 tensor cores over those of fp32, for
       Volta and Turing; extrapolated.
     newer_tensor_gain: the same since Ampere; extrapolated.
-    kepler_share: of the peak, before Maxwell: the base clock over the boost
-      clock of the K80's data sheet (562 and 875 MHz), and the 128 of 192 lanes
-      that four schedulers feed without dual issue (Kepler white paper).
+    kepler_share: of the peak, before Maxwell; the two development steps on one
+      K80 err with it as they do on other cards. Its data sheet bounds it by
+      0.43: the base clock over the boost clock (562 and 875 MHz), and the 128
+      of 192 lanes that four schedulers feed without dual issue.
     tensor_share: share of the tensor peak that large kernels reach; chosen on
       the development steps.
     bandwidth_share: of the bandwidth, elementwise kernels, HBM since Volta.
@@ -63,8 +64,6 @@ class Rates(NamedTuple):
     power_ratio: log2 of the fp32 peak over what the power limit allows.
     element_bytes: of the kernel's operands.
     tensor: 1 with tensor cores, else 0.
-    winograd: 1 where libraries have kernels for it (since Maxwell, without
-      tensor cores), else 0.
   """
 
   flops_per_us: Any
@@ -79,7 +78,6 @@ class Rates(NamedTuple):
   power_ratio: Any
   element_bytes: Any
   tensor: Any
-  winograd: Any
 
 
 def peak_of(gpu: GpuHardware, precision: str) -> tuple[str, float]:
@@ -136,5 +134,4 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
     power_ratio=float(np.clip(ratio, -2, 2)),
     element_bytes=BYTES[precision],
     tensor=float(tensor),
-    winograd=float(gpu.architecture >= _MAXWELL and not tensor),
   )
