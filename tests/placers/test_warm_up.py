@@ -13,9 +13,14 @@ from tfplace.errors import TfplaceError
 # In a process of its own: other tests call kernels with other types.
 _COUNTING = """
 import dataclasses, json, sys
+import numpy as np
 from tests.testing import problems
 from tfplace.core import Problem
+from tfplace.core.budget import Budget
 from tfplace import placers
+from tfplace.placers.search.annealing import AnnealingPlacer
+from tfplace.placers.search.config import SearchConfig
+from tfplace.simulate import Simulator
 
 def signatures():
   return {
@@ -40,7 +45,17 @@ assert problem.cluster.has_message_costs == message_costs
 placers.warm_up("auto", message_costs)
 before = signatures()
 placers.place(problem, "auto", budget_s=5, max_evaluations=200)
-print(json.dumps([before, signatures()]))
+after = signatures()
+half, count = np.float32(0.5), np.int32(200)
+numbers = {"seed": np.int16(3), "gap": half, "tolerance": np.float16(0.1)}
+for strategy in ("annealing", "auto"):
+  placers.place(problem, strategy, half, max_evaluations=count, **numbers)
+  placers.place(problem, strategy, half, **numbers)
+warm = AnnealingPlacer(SearchConfig(patience=np.int16(3), hot=np.float32(0.1)))
+simulator = Simulator(problem)
+warm.place(problem, simulator, Budget(np.float32(9), count), np.int8(1))
+simulator.run(np.zeros((2, problem.graph.num_ops), np.int64), np.float32(9))
+print(json.dumps([before, after, signatures()]))
 """
 
 
@@ -54,7 +69,7 @@ def test_nothing_is_left_to_compile_after_warming_up(links):
     text=True,
     check=True,
   )
-  before, after = json.loads(done.stdout.splitlines()[-1])
+  before, after, by_numpy = json.loads(done.stdout.splitlines()[-1])
   wanted = (
     "chain._run",
     "earliest_start.earliest_start",
@@ -64,6 +79,7 @@ def test_nothing_is_left_to_compile_after_warming_up(links):
     assert before[kernel] == 1  # for one type of each argument
   assert max(before.values()) == 1
   assert after == before
+  assert by_numpy == before  # NumPy's scalars become Python's numbers.
 
 
 def test_unknown_strategy_lists_the_choices():

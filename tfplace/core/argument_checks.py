@@ -1,5 +1,10 @@
-"""Checks of numeric arguments."""
+"""Checks of numeric arguments.
 
+Kernels compile again for each type of number, which takes minutes. NumPy's
+scalars therefore become Python's numbers before anything computes with them.
+"""
+
+import dataclasses
 import numbers
 import operator
 from typing import Any
@@ -7,6 +12,19 @@ from typing import Any
 import numpy as np
 
 from tfplace.errors import TfplaceError
+
+
+def plain(value: Any) -> Any:
+  """Converts a NumPy scalar to a Python number; returns all else unchanged."""
+  return value.item() if isinstance(value, np.generic) else value
+
+
+def make_fields_plain(config: Any) -> None:
+  """Converts the NumPy scalars among the fields of a frozen dataclass."""
+  for field in dataclasses.fields(config):
+    value = getattr(config, field.name)
+    if isinstance(value, np.generic):
+      object.__setattr__(config, field.name, value.item())
 
 
 def check_number(name: str, value: Any) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from tfplace.core.argument_checks import check_number
+from tfplace.core.argument_checks import check_number, make_fields_plain
 from tfplace.errors import TfplaceError
 
 _CANCELLED: contextvars.ContextVar[threading.Event | None] = (
@@ -47,6 +47,9 @@ class Budget:
   cancelled: threading.Event | None = dataclasses.field(
     default_factory=_CANCELLED.get
   )
+
+  def __post_init__(self) -> None:
+    make_fields_plain(self)
 
   @property
   def is_cancelled(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfplace.bounds import check_memory
-from tfplace.core.argument_checks import check_count, check_number
+from tfplace.core.argument_checks import check_count, check_number, plain
 from tfplace.core.budget import Budget, check_budget, check_gap
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.evaluation import Result
@@ -80,6 +80,9 @@ def place(
     InfeasibleError: nothing found fits in memory, or provably nothing does;
       gives the missing bytes and the device.
   """
+  budget_s, seed, max_evaluations, tolerance, gap = map(
+    plain, (budget_s, seed, max_evaluations, tolerance, gap)
+  )
   _check_arguments(problem, budget_s, seed, max_evaluations, tolerance)
   check_gap(gap)
   if order is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tfplace import placers
 from tfplace.core import order as orders
-from tfplace.core.argument_checks import check_count
+from tfplace.core.argument_checks import check_count, make_fields_plain
 from tfplace.core.budget import check_budget, check_gap
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.placement import Placement
@@ -83,6 +83,9 @@ class PlanConfig:
   dask: str | None = None
   workers: "Workers | None" = None
   most_noise: float = 0.02
+
+  def __post_init__(self) -> None:
+    make_fields_plain(self)
 
   @property
   def searches(self) -> bool:

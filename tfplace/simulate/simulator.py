@@ -196,8 +196,9 @@ class Simulator:
         microseconds, or None.
     """
     rows = np.array(devices, np.int32, ndmin=2, order="C")
+    cutoff = float(cutoff_us)  # The kernel is compiled for each type.
     return simulate_batch(
-      self.tables, rows, self._workspaces, self.num_threads, cutoff_us, starts
+      self.tables, rows, self._workspaces, self.num_threads, cutoff, starts
     )
 
   def schedule(self, placement: Placement | np.ndarray) -> Schedule:

@@ -3,6 +3,7 @@
 import dataclasses
 import time
 
+from tfplace.core.argument_checks import make_fields_plain
 from tfplace.core.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.guide import GuideConfig
@@ -103,6 +104,9 @@ class SearchConfig:
   sweep_at_once: int = 8
   # Seconds between two checks of the clock, if one coarse group takes less.
   sweep_check_s: float = 0.2
+
+  def __post_init__(self) -> None:
+    make_fields_plain(self)
 
 
 @dataclasses.dataclass(frozen=True)
