@@ -3,6 +3,7 @@ import pytest
 
 from tests.testing import problems
 from tfplace.core import OpSpec, Placement, Problem, build_graph
+from tfplace.placers import place
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   co_placed,
@@ -104,6 +105,8 @@ def test_placements_of_the_coarser_problem_are_allowed_in_the_first(seed):
 class Recorder:
   """A tracker that only remembers."""
 
+  best = None
+
   def __init__(self, problem):
     self.problem, self.evaluations, self.rows = problem, 0, []
 
@@ -112,6 +115,32 @@ class Recorder:
     self.rows.append(devices.tolist())
     Placement(self.problem, devices)
     return type("Fits", (), {"feasible": True, "step_time_us": 1.0})
+
+
+def test_co_placement_sorts_no_graph_again():
+  problem = problems.random_problem(0)
+  _ = problem.graph.in_csr, problem.earliest_start_us
+  together = co_placed(problem)
+  for name in ("topological_order", "in_csr", "out_csr"):
+    assert vars(together.graph)[name] is vars(problem.graph)[name]
+  assert vars(together)["earliest_start_us"] is problem.earliest_start_us
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_only_consumer_reads_all_outputs(seed):
+  graph = problems.random_problem(seed).graph
+  pairs = sorted(set(zip(graph.edge_src, graph.edge_dst, strict=True)))
+  readers = [[b for a, b in pairs if a == op] for op in range(graph.num_ops)]
+  wanted = [of[0] if len(of) == 1 else -1 for of in readers]
+  assert only_consumers(graph).tolist() == wanted
+
+
+@pytest.mark.parametrize("strategy", ["m_topo", "heft", "m_etf", "m_sct"])
+def test_groupings_end_when_the_seconds_are_over(strategy):
+  problem = problems.two_halves()
+  in_time = place(problem, strategy, budget_s=600.0)
+  assert in_time.evaluations == 3  # one for each grouping
+  assert place(problem, strategy, budget_s=1e-9).evaluations == 1
 
 
 def test_every_grouping_is_offered_to_the_original_problem():

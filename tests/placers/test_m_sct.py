@@ -80,6 +80,14 @@ def test_only_consumer_is_the_favorite_and_the_longest_transfer_wins():
   assert favorites(problem) == [-1, 2, -1]
 
 
+def test_a_program_too_large_to_read_in_time_is_not_built(monkeypatch):
+  # Two pairs in 10 us would be 200,000 per second.
+  monkeypatch.setattr(
+    "tfplace.placers.list_scheduling.favorite_children._constraints", None
+  )
+  assert relaxed(nodes_of(fork([1.0, 1.0, 1.0])), 1e-5) is None
+
+
 def test_out_of_time_favorites_are_greedy():
   # 7 bytes to o1 and o2, of which the first is taken; o1 and o2 feed o3 and
   # o4, so that there are no chains.

@@ -4,7 +4,6 @@ Baechi (Jeon et al., SoCC 2020) places an op with its only consumer and a
 gradient op with its forward op. The rules chain.
 """
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +34,8 @@ def offer_groupings(
 ) -> None:
   """Offers the placements of an algorithm under each grouping.
 
+  When the seconds of the budget are over, the best so far suffices.
+
   Args:
     tracker: receives every placement, repaired if it does not fit.
     groupings: keys of `GROUPINGS`.
@@ -42,6 +43,8 @@ def offer_groupings(
   """
   groups = GroupGraph(tracker.problem)
   for grouping in groupings:
+    if tracker.best is not None and tracker.budget.left_s <= 0:
+      break
     rules = GROUPINGS[grouping]
     view = (
       GroupGraph(co_placed(tracker.problem, *rules)) if any(rules) else groups
@@ -73,11 +76,7 @@ def co_placed(
         sets.join(op, forward)
   root = sets.roots()
   _, group = np.unique(root[problem.group_of], return_inverse=True)
-  names = tuple(f"co_placed_{i}" for i in range(len(np.unique(group))))
-  together = dataclasses.replace(
-    graph, colocation=group.astype(np.int32), colocation_names=names
-  )
-  return dataclasses.replace(problem, graph=together)
+  return problem.with_groups(group)
 
 
 def only_consumers(graph: OpGraph) -> np.ndarray:
@@ -86,10 +85,12 @@ def only_consumers(graph: OpGraph) -> np.ndarray:
   Control edges count, as in Baechi's public code.
   """
   result = np.full(graph.num_ops, -1, np.int64)
-  pairs = np.unique(np.stack((graph.edge_src, graph.edge_dst)), axis=1)
-  count = np.bincount(pairs[0], minlength=graph.num_ops)
-  single = count[pairs[0]] == 1
-  result[pairs[0, single]] = pairs[1, single]
+  offsets, edges = graph.out_csr
+  sends = np.flatnonzero(np.diff(offsets))
+  consumers, first = graph.edge_dst[edges], offsets[sends]
+  least = np.minimum.reduceat(consumers, first) if len(sends) else sends
+  most = np.maximum.reduceat(consumers, first) if len(sends) else sends
+  result[sends] = np.where(least == most, least, -1)
   return result
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Baechi's public code takes edges whose relaxed variable, 1 for a paid
 # transfer, is at most 0.1.
 THRESHOLD = 0.9
+# The solver cannot be stopped while it reads more pairs than this per second.
+_PAIRS_PER_S = 100_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -129,10 +131,9 @@ def chains(problem: Problem, only: np.ndarray, tables: ListTables) -> Chains:
   position = graph.topological_position
   edges = edges[np.argsort(position[graph.edge_dst[edges]], kind="stable")]
   sender, receiver = graph.edge_src[edges], graph.edge_dst[edges]
-  pairs = np.stack((root[sender], root[receiver]))
-  ends, at, inverse = np.unique(
-    pairs, axis=1, return_index=True, return_inverse=True
-  )
+  keys = root[sender] * graph.num_ops + root[receiver]
+  pairs, at, inverse = np.unique(keys, return_index=True, return_inverse=True)
+  ends = np.stack(np.divmod(pairs, max(graph.num_ops, 1)))
   pair_of = np.empty(graph.num_edges, np.int64)
   pair_of[edges] = inverse.reshape(-1)
   # An output that several ops of a chain read is sent once.
@@ -159,13 +160,15 @@ def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
   node, s + p <= w, its outgoing y sum to at most 1, and so do its incoming y.
 
   Returns None if the solver stops without an optimum, usually at the time
-  limit.
+  limit, or could only read the program until then.
   """
   from scipy import optimize  # Imported here because it is slow to import.
 
   num_pairs = len(nodes.src)
   if not num_pairs:
     return np.zeros(0)
+  if num_pairs > _PAIRS_PER_S * time_limit_s:
+    return None
   matrix, limits = _constraints(nodes)
   width = matrix.shape[1]
   upper = np.full(width, np.inf)
