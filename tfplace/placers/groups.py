@@ -2,12 +2,15 @@
 
 import dataclasses
 import functools
+import re
 
 import numpy as np
 
 from tfplace.core.csr import csr, group_sums
 from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
+
+_OF_VARIABLE = re.compile(r"Var|ReadVariable|Assign|Resource|Identity")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,6 +130,49 @@ class GroupGraph:
     rank = np.empty(len(start), np.int64)
     rank[by_start] = np.arange(len(start))
     return np.argsort(rank[ranked[first]], kind="stable").astype(np.int32)
+
+  @functools.cached_property
+  def first_readers(self) -> np.ndarray:
+    """[num_groups] group that reads a variable first; -1 for other groups.
+
+    A variable is a group with persistent bytes whose ops take no time or only
+    read and update it.
+    """
+    problem, graph = self.problem, self.problem.graph
+    computes = [_OF_VARIABLE.match(kind) is None for kind in graph.types]
+    is_busy = (problem.fastest_us > 0) & np.array(computes, bool)
+    is_variable = self.persistent_bytes > 0
+    is_variable[problem.group_of[is_busy]] = False
+    src = problem.group_of[graph.edge_src]
+    dst = problem.group_of[graph.edge_dst]
+    edges = np.flatnonzero(is_variable[src] & ~is_variable[dst])
+    start, position = problem.starts[0], graph.topological_position
+    readers = graph.edge_dst[edges]
+    ranked = edges[np.lexsort((position[readers], start[readers], src[edges]))]
+    variables, first = np.unique(src[ranked], return_index=True)
+    result = np.full(self.num_groups, -1)
+    result[variables] = dst[ranked[first]]
+    return result
+
+  def beside_readers(self, devices: np.ndarray) -> np.ndarray:
+    """Moves variables to their first readers, where allowed and there is room.
+
+    Args:
+      devices: [num_groups] allowed devices.
+
+    Returns:
+      [num_groups] int32 devices.
+    """
+    result, held = devices.astype(np.int32), self.persistent_bytes
+    room = self.problem.cluster.memory_bytes.copy()
+    np.subtract.at(room, result, held)
+    for group in np.flatnonzero(self.first_readers >= 0).tolist():
+      target, here = result[self.first_readers[group]], result[group]
+      if self.allowed[group, target] and held[group] <= room[target]:
+        room[here] += held[group]
+        room[target] -= held[group]
+        result[group] = target
+    return result
 
   def expand(self, group_devices: np.ndarray) -> np.ndarray:
     """Converts [num_groups] devices to [num_ops] devices."""

@@ -56,7 +56,16 @@ class MTopoPlacer:
 
 
 def _filled(groups: GroupGraph) -> np.ndarray:
-  return groups.nearest(_fill(groups))
+  return groups.beside_readers(groups.nearest(_fill(groups)))
+
+
+def _with_variables(groups: GroupGraph) -> np.ndarray:
+  """Returns [num_groups] groups in order, variables before first readers."""
+  position = np.empty(groups.num_groups, np.int64)
+  position[groups.order] = np.arange(groups.num_groups)
+  readers = groups.first_readers
+  at = np.where(readers >= 0, position[readers], position)
+  return np.lexsort((position, readers < 0, at))
 
 
 def _fill(groups: GroupGraph) -> np.ndarray:
@@ -68,7 +77,7 @@ def _fill(groups: GroupGraph) -> np.ndarray:
   limits = np.minimum(memory, share)
   wanted = np.empty(groups.num_groups, np.int64)
   at, used = 0, 0.0
-  for group in groups.order:
+  for group in _with_variables(groups):
     if used + held[group] > limits[at] and at + 1 < len(devices):
       at, used = at + 1, 0.0
     used += held[group]

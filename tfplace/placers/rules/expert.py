@@ -75,7 +75,7 @@ def _layered(groups: GroupGraph, names: list[str]) -> np.ndarray:
   layers = _layer_numbers(groups, names)
   devices = main_devices(groups)
   if layers.max(initial=UNKNOWN) + 1 < len(devices):
-    return equal_blocks(groups, groups.order)
+    return groups.beside_readers(equal_blocks(groups, groups.order))
   known = layers >= 0
   work = np.bincount(
     layers[known], groups.problem.fastest_us[known], layers.max() + 1

@@ -88,7 +88,7 @@ def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class BlocksPlacer:
-  """Places contiguous blocks balanced by time."""
+  """Places contiguous blocks balanced by time, with their variables."""
 
   name: ClassVar[str] = "blocks"
 
@@ -98,5 +98,6 @@ class BlocksPlacer:
     """Cuts the topological order of groups into one block per device."""
     tracker = Tracker(self.name, problem, evaluator, budget)
     groups = GroupGraph(problem)
-    offer_repaired(tracker, groups, equal_blocks(groups, groups.order))
+    blocks = equal_blocks(groups, groups.order)
+    offer_repaired(tracker, groups, groups.beside_readers(blocks))
     return tracker.result()
