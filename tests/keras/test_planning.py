@@ -1,4 +1,5 @@
 import logging
+import re
 import time
 
 import keras
@@ -413,3 +414,21 @@ def test_a_custom_train_step_is_planned_and_placed():
     got = model.fit(x, y, **options).history["loss"]
   np.testing.assert_allclose(got, expected, atol=1e-5)
   assert len({node.device for node in ran}) > 1
+
+
+def test_blocks_keep_variables_beside_their_layers():
+  inputs = x = keras.Input((16,))
+  for i in range(6):
+    x = keras.layers.Dense(16, name=f"layer{i}")(x)
+  model = keras.Model(inputs, x, name="net")
+  model.compile("adam", "mse", jit_compile=False)
+  tfplace.place_model(model, FAST, strategy="blocks", batch_size=8)
+  at_op = model.placement.assignments
+  for i in range(6):
+    (product,) = [
+      name
+      for name in at_op
+      if re.fullmatch(rf"net[_\d]*/layer{i}[_\d]*/MatMul", name)
+    ]
+    assert at_op[f"layer{i}/kernel"] == at_op[product], i
+  assert len(set(at_op.values())) == 3
