@@ -11,7 +11,7 @@ from tfplace import plan
 from tfplace.core import Problem
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.placers.parallel.workers import opened_workers
+from tfplace.placers.dask_workers import opened_workers
 from tfplace.plan import PlanConfig, make_plan
 from tfplace.plan.microbatches import choose_variant
 

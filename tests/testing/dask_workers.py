@@ -40,7 +40,7 @@ def two_workers(restarts: bool = True) -> Iterator[tuple[str, Any]]:
 
 
 def kill_a_busy_worker(
-  client: Any, function: str = "run_search", patience_s: float = 60.0
+  client: Any, function: str = "_run", patience_s: float = 60.0
 ) -> str:
   """Kills the first worker with a task of `function`; returns its address."""
   pids = client.run(os.getpid)

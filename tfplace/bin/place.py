@@ -22,7 +22,7 @@ from tfplace.core.cluster import with_max_memory
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.placers import registry
-from tfplace.placers.parallel.workers import check_dask
+from tfplace.placers.dask_workers import check_dask
 from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.config import AUTO
@@ -83,7 +83,7 @@ def _define(values: flags.FlagValues) -> None:
   )
   sources.define_measure_s_flag(values)
   sources.define_dask_flag(
-    values, "search with one seed each and exchange their best placements"
+    values, "search with one seed each; the best placement wins"
   )
   flags.DEFINE_bool(
     "json",

@@ -19,8 +19,7 @@ from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
 from tfplace.learned import training_process
 from tfplace.measure.remote import resolvers
-from tfplace.placers import LEARNED
-from tfplace.placers.parallel import workers
+from tfplace.placers import LEARNED, dask_workers
 from tfplace.plan import Stages, live_step
 
 if TYPE_CHECKING:
@@ -232,7 +231,7 @@ def _check_minutes(values: flags.FlagValues) -> None:
 def _check_dask(values: flags.FlagValues) -> None:
   if values.dask is None:
     return
-  workers.check_dask(values.dask)
+  dask_workers.check_dask(values.dask)
   if values.reward == "measure":
     raise cli.UsageError(
       f"--dask={values.dask} is for --reward=simulate: real devices measure one"
@@ -314,7 +313,7 @@ def _run(values: flags.FlagValues, until: float) -> None:
   if values.dask is None:
     _train(values, problems, until)
     return
-  with workers.opened_workers(values.dask) as opened:
+  with dask_workers.opened_workers(values.dask) as opened:
     _train(values, problems, until, workers=opened)
 
 

@@ -84,6 +84,12 @@ class Problem:
     same = order == self.order
     return self if same else dataclasses.replace(self, order=order)
 
+  def without_derived(self) -> "Problem":
+    """Returns a copy without cached values, to be sent to another process."""
+    graph = dataclasses.replace(self.graph)
+    cluster = dataclasses.replace(self.cluster)
+    return Problem(graph, cluster, self.proven_us, self.order)
+
   def with_groups(self, group_of: np.ndarray) -> "Problem":
     """Returns the problem with other colocation groups.
 

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,12 +19,12 @@ from tfplace.core import symmetry
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.learned.decisions import Decisions
-from tfplace.placers.parallel.tasks import pack_problem
-from tfplace.placers.parallel.workers import Workers
+from tfplace.placers.dask_workers import Workers
 from tfplace.simulate import Simulator
 
 _THREADS = 2  # Of a simulator, as many as cores per local worker.
 _KEPT = 64  # Graphs that a worker keeps.
+_UNKNOWN = "unknown"  # Answer of a worker that does not know the graph.
 
 
 class Context:
@@ -140,39 +140,45 @@ class WorkerSampler:
     self._key = hashlib.blake2b(self._content, digest_size=16).hexdigest()
 
   def run(self, draws: Draws) -> Any:
-    """Returns the same arrays as `draws.run` here.
-
-    Raises:
-      TfplaceError: The task fails on all workers.
-    """
+    """Returns the same arrays as `draws.run` here."""
     number = min(len(self._workers.addresses), len(draws))
     if not number:
       return draws.run(self._context)
     bounds = [i * len(draws) // number for i in range(number + 1)]
-    parts = {i: draws.part(slice(*bounds[i : i + 2])) for i in range(number)}
-    found = self._ask(parts, None)
-    unknown = {i: parts[i] for i, result in found.items() if result is None}
+    parts = [draws.part(slice(*bounds[i : i + 2])) for i in range(number)]
+    results = self._ask(parts, None)
+    unknown = [i for i, result in enumerate(results) if result is _UNKNOWN]
     if unknown:
-      found |= self._ask(unknown, self._content)
-    results = []
-    for i, part in parts.items():
-      result = found.get(i)
-      results.append(part.run(self._context) if result is None else result)
-    return joined(results)
+      asked = self._ask([parts[i] for i in unknown], self._content)
+      for i, result in zip(unknown, asked, strict=True):
+        results[i] = result
+    return joined(
+      [
+        result if isinstance(result, tuple) else part.run(self._context)
+        for part, result in zip(parts, results, strict=True)
+      ]
+    )
 
-  def _ask(
-    self, parts: dict[int, Draws], content: bytes | None
-  ) -> dict[int, Any]:
-    """Returns results by number; None where the graph is unknown."""
-    tasks = [(i, part, self._key, content) for i, part in parts.items()]
-    futures = self._workers.submit_each(run_part, tasks)
-    try:
-      return dict(self._workers.results(futures, None))
-    except TfplaceError as error:
-      # Dask gives up a task whose workers die several times.
-      if type(error.__cause__).__name__ == "KilledWorker":
-        return {}
-      raise
+  def _ask(self, parts: Sequence[Draws], content: bytes | None) -> list[Any]:
+    """Returns results; None where they are lost or the graph is unknown."""
+    calls = [(part, self._key, content) for part in parts]
+    return self._workers.run(run_part, calls, self._accepted)
+
+  def _accepted(self, result: Any, draws: Any, *_: Any) -> Any:
+    """Simulates the best sample of a worker; raises TfplaceError if it errs."""
+    if result is None:
+      return _UNKNOWN
+    choices = result.choices if hasattr(result, "choices") else draws.choices
+    claimed = getattr(result, "feasible_us", result.step_us)
+    if not len(choices) == len(claimed) == len(draws):
+      raise TfplaceError("it returns a wrong number of samples")
+    best = slice(at := int(claimed.argmin()), at + 1)
+    (step_us,) = self._context.step_times(choices[best])
+    if step_us != claimed[at]:
+      raise TfplaceError(
+        f"it says {claimed[at]:g} us of a placement that takes {step_us:g} us"
+      )
+    return result
 
 
 def joined(results: list[Any]) -> Any:
@@ -187,7 +193,7 @@ def pack(context: Context) -> bytes:
   """Pickles a context without the values that are derived from it."""
   decisions = context.decisions
   content = (
-    pack_problem(decisions.problem),
+    decisions.problem.without_derived(),
     (decisions.decision_of, decisions.base, decisions.config),
     context.groupings,
   )
@@ -197,7 +203,6 @@ def pack(context: Context) -> bytes:
 def unpack(content: bytes) -> Context:
   """Inverse of `pack`, with a simulator."""
   problem, decisions, groupings = pickle.loads(content)
-  problem = pickle.loads(problem)
   return Context(
     Decisions(problem, *decisions), Simulator(problem, _THREADS), groupings
   )
@@ -208,26 +213,23 @@ _contexts: collections.OrderedDict[str, Context] = collections.OrderedDict()
 _lock = threading.Lock()
 
 
-def run_part(
-  number: int, draws: Draws, key: str, content: bytes | None
-) -> tuple[int, Any]:
+def run_part(draws: Draws, key: str, content: bytes | None) -> Any:
   """Runs draws on a worker.
 
   Args:
-    number: Number of the part, which is returned.
     key: Identity of the context.
     content: Result of `pack`, or None if the worker may know the context.
 
   Returns:
-    The number, and the result or None if the context is unknown.
+    The result, or None if the context is unknown.
   """
   with _lock:
     context = _contexts.pop(key, None)
     if context is None and content is not None:
       context = unpack(content)
     if context is None:
-      return number, None
+      return None
     _contexts[key] = context
     if len(_contexts) > _KEPT:
       _contexts.popitem(last=False)
-  return number, draws.run(context)
+  return draws.run(context)

@@ -9,7 +9,6 @@ import itertools
 import math
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -65,9 +64,9 @@ def place(
     order: execution order: "arrival", "rank", or "auto". The last tries both
       and chooses rank if it gains at least 3% or only its placement fits
       (`result.order` has the choice). None means the problem's own.
-    dask: address of a Dask scheduler, whose workers search with one seed each
-      and exchange their best placements, or "local" to start workers on this
-      machine. None searches in this process.
+    dask: address of a Dask scheduler, whose workers search with one seed each,
+      or "local" to start workers on this machine; the best result wins, and
+      limits hold for each search. None searches in this process.
 
     gap: share of the proven lower bound by which the step time may exceed it
       for the search to end early, such as 0.02. Above 0, it also ends early if
@@ -93,20 +92,26 @@ def place(
 
   get_placer(strategy, policy)  # Reject invalid arguments before compiling.
   if dask is not None:
-    return _place_on_dask(
-      problem,
-      dask,
-      evaluator,
-      strategy=strategy,
-      seconds=budget_s,
-      seed=seed,
-      order=order or problem.order,
-      policy=policy,
-      max_evaluations=max_evaluations,
-      start=init_placement,
-      tolerance=tolerance,
-      gap=gap,
-    )
+    from tfplace.placers import dask_workers  # Imports this module.
+
+    if evaluator is not None:
+      raise TfplaceError(
+        f"dask={dask!r} searches by simulation: leave evaluator out"
+      )
+    check_memory(problem)
+    options = {
+      "strategy": strategy,
+      "budget_s": budget_s,
+      "seed": seed,
+      "policy": policy,
+      "max_evaluations": max_evaluations,
+      "init_placement": init_placement,
+      "tolerance": tolerance,
+      "order": order or problem.order,
+      "gap": gap,
+    }
+    with dask_workers.opened_workers(dask, strategy) as workers:
+      return dask_workers.place_on_workers(problem, workers, None, **options)
 
   def place_from(
     ordered: Problem, budget: Budget, start: Start | None
@@ -127,28 +132,6 @@ def place(
     )
   ordered = problem.in_order(order or problem.order)
   return place_from(ordered, budget, init_placement)
-
-
-def _place_on_dask(
-  problem: Problem,
-  dask: str,
-  evaluator: Evaluator | None,
-  start: Start | None,
-  **task: Any,
-) -> Result:
-  """Opens the workers and searches; the arguments are those of SearchTask."""
-  # These import Numba, or this module.
-  from tfplace.placers.parallel import rounds, tasks, workers
-
-  if evaluator is not None:
-    raise TfplaceError(
-      f"dask={dask!r} searches by simulation: leave evaluator out"
-    )
-  get_placer(task["strategy"], task["policy"])
-  check_memory(problem)
-  search = tasks.SearchTask(start=tasks.as_data(problem, start), **task)
-  with workers.opened_workers(dask) as opened:
-    return rounds.place_on_workers(problem, search, opened)
 
 
 def _check_arguments(

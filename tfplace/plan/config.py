@@ -17,10 +17,10 @@ from tfplace.core.progress import Progress, silent
 from tfplace.cost.measured_costs import noise_of
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.parallel.workers import check_dask
+from tfplace.placers.dask_workers import check_dask
 
 if TYPE_CHECKING:
-  from tfplace.placers.parallel.workers import Workers
+  from tfplace.placers.dask_workers import Workers
 
 SINGLE = "single"
 AUTO = "auto"  # The strategy that chooses among the others.

@@ -15,6 +15,7 @@ from tfplace.core.microbatches import (
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes
 from tfplace.errors import ExtractionError
+from tfplace.placers.dask_workers import opened_workers
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.microbatches import choose_placement, microbatch_hint
 from tfplace.plan.plan import Plan
@@ -24,7 +25,7 @@ from tfplace.report import summary
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
-  from tfplace.placers.parallel.workers import Workers
+  from tfplace.placers.dask_workers import Workers
 
 
 class Source(Protocol):
@@ -149,16 +150,13 @@ def _sentence(text: str) -> str:
 
 @contextlib.contextmanager
 def _workers(config: PlanConfig, show: Stages) -> "Iterator[Workers]":
-  """Opens the workers of the settings, which compile during extraction."""
-  from tfplace.placers.parallel import tasks, workers  # Compiles.
-
+  """Opens the workers of the settings, which load the strategy."""
   dask = str(config.dask)
   with contextlib.ExitStack() as stack:
     with show("starting", f" workers by Dask ({dask})"):
-      opened = stack.enter_context(workers.opened_workers(dask))
-    is_split = config.chooses_microbatches or not config.microbatches.is_whole
-    tasks.warm_up_workers(opened, config.strategy, False, is_split, waits=False)
-    yield opened
+      opened = opened_workers(dask, config.strategy)
+      workers = stack.enter_context(opened)
+    yield workers
 
 
 def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:

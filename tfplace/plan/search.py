@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tfplace import bounds, placers
 from tfplace.core.evaluation import Evaluation, Result
@@ -10,6 +11,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
 from tfplace.errors import TfplaceError
+from tfplace.placers.dask_workers import place_on_workers
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
 from tfplace.plan.variants import VariantChoice, order_reason
 
@@ -151,33 +153,20 @@ def find_placement(
     InfeasibleError: no placement fits in memory.
     TfplaceError: the placer fails.
   """
+  options: dict[str, Any] = {
+    "strategy": config.strategy,
+    "budget_s": seconds,
+    "seed": config.seed,
+    "policy": config.policy,
+    "max_evaluations": max_evaluations,
+    "init_placement": start,
+    "tolerance": tolerance,
+    "order": order,
+    "gap": config.gap,
+  }
   if config.workers is None:
-    return placers.place(
-      problem,
-      config.strategy,
-      budget_s=seconds,
-      seed=config.seed,
-      policy=config.policy,
-      max_evaluations=max_evaluations,
-      init_placement=start,
-      tolerance=tolerance,
-      order=order,
-      gap=config.gap,
-    )
-  from tfplace.placers.parallel import rounds, tasks  # Compiles.
-
-  task = tasks.SearchTask(
-    config.strategy,
-    seconds,
-    config.seed,
-    order,
-    config.policy,
-    max_evaluations,
-    tasks.as_data(problem, start),
-    tolerance=tolerance,
-    gap=config.gap,
-  )
-  return rounds.place_on_workers(problem, task, config.workers, number)
+    return placers.place(problem, **options)
+  return place_on_workers(problem, config.workers, number, **options)
 
 
 def compile_placers(
@@ -185,7 +174,7 @@ def compile_placers(
 ) -> None:
   """Compiles and loads the placers of a strategy outside its budget.
 
-  Workers compile when they first search.
+  Workers did so when they started.
   """
   if config.workers is not None:
     return

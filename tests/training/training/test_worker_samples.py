@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import distributed
 import numpy as np
@@ -13,8 +15,9 @@ import pytest
 
 from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.slow import SLOW_TESTS
 from tfplace import Simulator
-from tfplace.learned import learner_type
+from tfplace.learned import learner_type, sampling
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp.sampling import GdpDraws
 from tfplace.learned.ordered.sampling import OrderedDraws
@@ -24,7 +27,7 @@ from tfplace.learned.train import config
 from tfplace.learned.train.changes import change_tasks
 from tfplace.learned.train.tasks import make_task
 from tfplace.learned.train.trainer import Trainer
-from tfplace.placers.parallel import workers as workers_lib
+from tfplace.placers import dask_workers
 
 DRAWS = {
   "gdp": GdpDraws,
@@ -54,7 +57,7 @@ def started_workers():
       )
       stack.callback(process.kill)
     cluster.wait_for_workers(2, timeout=60)
-    yield stack.enter_context(workers_lib.opened_workers(address))
+    yield stack.enter_context(dask_workers.opened_workers(address))
 
 
 @pytest.fixture(scope="module")
@@ -112,28 +115,82 @@ def test_two_workers_draw_the_samples_of_the_learner(
   assert_equal(trained(strategy, workers), expected)
 
 
+class Killing:
+  """Workers of which some are killed while samples are under way."""
+
+  def __init__(self, opened, number):
+    self._opened = opened
+    self._pids = list(opened._client.run(os.getpid).values())[:number]
+    self.runs = []
+
+  @property
+  def addresses(self):
+    return self._opened.addresses
+
+  def run(self, function, calls, accept):
+    self.runs.append(len(calls))
+    if self.runs.count(2) == 2 and self.runs[-1] == 2:  # Both know the graph.
+      threading.Timer(0.01, self._kill).start()
+      function = slowly
+    return self._opened.run(function, calls, accept)
+
+  def _kill(self):
+    for pid in self._pids:
+      os.kill(pid, signal.SIGKILL)
+
+
+def slowly(*args):
+  time.sleep(2.0)
+  return sampling.run_part(*args)
+
+
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("number", [1, 2])
-def test_workers_killed_in_training_change_nothing(monkeypatch, number):
+@pytest.mark.parametrize(
+  "number",
+  [
+    1,
+    pytest.param(
+      2,
+      marks=pytest.mark.skipif(
+        not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset"
+      ),
+    ),
+  ],
+)
+def test_workers_killed_in_training_change_nothing(caplog, number):
   expected = alone("ordered")
-  monkeypatch.setattr(workers_lib, "_ALONE_S", 1.0)
   with started_workers() as opened:
-    victims = list(opened._client.run(os.getpid).values())[:number]
-    submit_each = opened.submit_each
-    submitted = []
-
-    def submit_and_kill(function, tasks):
-      futures = submit_each(function, tasks)
-      submitted.append(len(futures))
-      # The graph is known on both; samples are under way.
-      if futures and submitted.count(2) == 2 and submitted[-1] == 2:
-        for pid in victims:
-          os.kill(pid, signal.SIGKILL)
-      return futures
-
-    monkeypatch.setattr(opened, "submit_each", submit_and_kill)
-    found = trained("ordered", opened)
+    killing = Killing(opened, number)
+    found = trained("ordered", killing)
     left = len(opened.addresses)
   assert_equal(found, expected)
-  assert submitted.count(2) >= 2
+  assert killing.runs.count(2) >= 2
   assert left == 2 - number
+  assert caplog.text.count("is lost; it gets no further tasks") == number
+
+
+def lie(draws, key, content):
+  """Samples whose best one takes a microsecond, if one believes it."""
+  result = sampling.run_part(draws, key, content)
+  if result is None:
+    return None
+  step_us = result.step_us.copy()
+  step_us[-1] = 1.0
+  return result._replace(step_us=step_us)
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.parametrize("strategy", ["ordered", "placeto", "rnn"])
+def test_samples_of_a_worker_that_lies_are_not_used(
+  strategy, monkeypatch, caplog
+):
+  expected = alone(strategy)
+  with started_workers() as opened:
+    run = opened.run
+    monkeypatch.setattr(
+      opened, "run", lambda _, calls, accept: run(lie, calls, accept)
+    )
+    found = trained(strategy, opened)
+    assert not opened.addresses
+  assert_equal(found, expected)
+  assert caplog.text.count("it says 1 us of a placement that takes") == 2

@@ -16,7 +16,7 @@ from tfplace.learned.sampling import step_times
 from tfplace.learned.train import demonstrations
 from tfplace.learned.train.tasks import Task
 from tfplace.placers import registry
-from tfplace.placers.parallel.workers import Workers
+from tfplace.placers.dask_workers import Workers
 from tfplace.placers.search.annealing import best_first
 from tfplace.simulate import Simulator
 

@@ -19,7 +19,7 @@ from tfplace.learned.decisions import Decisions
 from tfplace.learned.sampling import Draws, Given, step_times
 from tfplace.learned.train import demonstrations
 from tfplace.learned.train.demonstrations import DemonstrationConfig
-from tfplace.placers.parallel.workers import Workers
+from tfplace.placers.dask_workers import Workers
 
 
 @dataclasses.dataclass

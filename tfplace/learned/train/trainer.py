@@ -38,7 +38,7 @@ from tfplace.learned.train.config import Request, TrainConfig
 from tfplace.learned.train.demonstrations import DemonstrationConfig
 from tfplace.learned.train.learner import Step
 from tfplace.learned.train.tasks import Task, make_task
-from tfplace.placers.parallel.workers import Workers
+from tfplace.placers.dask_workers import Workers
 from tfplace.simulate import Simulator
 
 

@@ -6,16 +6,17 @@ sends. It ends with its parent, which holds the pipe of its standard input.
 """
 
 import contextlib
+import ctypes
 import ipaddress
 import os
 import resource
-import select
-import signal
 import sys
 import threading
+import time
 from multiprocessing import connection
 from typing import TYPE_CHECKING
 
+from tfplace.core.child_process import end_with_parent
 from tfplace.errors import MeasurementError
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
@@ -23,19 +24,20 @@ from tfplace.measure.session import messages
 if TYPE_CHECKING:
   import tensorflow as tf
 
-_PARENT_CHECK_S = 1.0
 _FAILURES = {
   "ResourceExhaustedError": "out_of_memory",
   "MemoryError": "out_of_memory",
   "UnavailableError": "lost",
   "AbortedError": "lost",
 }
+_IDLE_S = 5.0  # Without work, until a server returns freed memory.
+_IDLE_SHARE = 0.02  # Of a core, by the polls of an idle server.
 _RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads not started yet
 
 
 def main(argv: list[str]) -> None:
   """Serves the parent on the socket `argv[1]` until the parent closes it."""
-  _die_with_parent()
+  end_with_parent()
   _prefer_for_oom_kill()
   _skip_keras()
   parent = connection.Connection(int(argv[1]))
@@ -48,33 +50,12 @@ def main(argv: list[str]) -> None:
     parent.send(_failure(error))
     os._exit(1)
   parent.send(runtime.ready)
+  if config.listens_on is not None:
+    threading.Thread(target=_return_memory_when_idle, daemon=True).start()
   with contextlib.suppress(EOFError, OSError):
     _serve(runtime, parent)
   # TensorFlow's servers cannot be stopped cleanly, so destructors are skipped.
   os._exit(0)
-
-
-def _die_with_parent() -> None:
-  """Ends this process when its parent ends, for any reason.
-
-  Linux sends its parent-death signal when the spawning thread ends, so a pipe
-  is used instead. A fork of the parent may keep the pipe open, so the parent's
-  id is watched, too. A stopped process cannot watch anything. But its own
-  process group becomes orphaned, and the kernel then sends SIGHUP and SIGCONT
-  to stopped members.
-  """
-  signal.signal(signal.SIGHUP, signal.SIG_DFL)
-  os.setpgid(0, 0)
-  parent = os.getppid()
-
-  def watch() -> None:
-    while os.getppid() == parent:
-      readable, _, _ = select.select([0], [], [], _PARENT_CHECK_S)
-      if readable and not os.read(0, 1):
-        break
-    os._exit(1)
-
-  threading.Thread(target=watch, daemon=True).start()
 
 
 def _prefer_for_oom_kill() -> None:
@@ -91,6 +72,20 @@ def _prefer_for_oom_kill() -> None:
 def _skip_keras() -> None:
   """Blocks TensorFlow's optional import of Keras, a third of startup time."""
   sys.modules.setdefault("keras", None)  # type: ignore[arg-type]
+
+
+def _return_memory_when_idle() -> None:
+  """Returns freed memory to the system whenever this server is idle.
+
+  Between steps it is kept (see `runtime._KEEP_MEMORY`), but a large message
+  would be kept forever, too.
+  """
+  trim = ctypes.CDLL(None).malloc_trim
+  while True:
+    before_s = time.process_time()
+    time.sleep(_IDLE_S)
+    if time.process_time() - before_s < _IDLE_SHARE * _IDLE_S:
+      trim(0)
 
 
 def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:

@@ -1,1 +1,0 @@
-"""Searches and evaluations on several processes or machines."""
