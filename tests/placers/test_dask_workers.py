@@ -202,7 +202,8 @@ def test_rules_and_search_run_here_without_any_worker(problem, caplog):
   # The rest of the budget is more than the quarter that is always left.
   assert took_s < 4.0 + 6.0
   ran = {result.strategy for result in found.tried}
-  assert {"expert", "heft", "m_etf", "annealing"} <= ran
+  assert {"blocks", "annealing"} <= ran
+  assert len(set(found.placement.devices.tolist())) > 1
   assert found.evaluation.step_time_us == min(
     result.evaluation.step_time_us for result in found.tried
   )
@@ -339,7 +340,7 @@ def test_signals_end_the_command_and_its_tasks(
 ):
   """Workers soon do other work, and local ones are gone."""
   address, client = cluster
-  tfplace.save_graph(hard_graph(2000), tmp_path / "g.json")
+  tfplace.save_graph(hard_graph(500), tmp_path / "g.json")
   command = [
     *(sys.executable, "-m", "tfplace.bin.place"),
     *(f"--graph={tmp_path / 'g.json'}", "--cluster=p100x4"),
@@ -359,10 +360,10 @@ def test_signals_end_the_command_and_its_tasks(
   )
   try:
     if local:
-      time.sleep(20.0)
+      time.sleep(15.0)
     else:
       wait_for(lambda: "_run" in str(client.processing()))
-      time.sleep(15.0)
+      time.sleep(10.0)
     started = psutil.Process(child.pid).children(recursive=True)
     child.send_signal(getattr(signal, name))
     _, said = child.communicate(timeout=60)

@@ -63,7 +63,9 @@ class Workers:
   @property
   def addresses(self) -> list[str]:
     """Workers that are ready, with this version of tfplace."""
-    known, needs = self._loading, (self._strategy, "tensorflow" in sys.modules)
+    # A policy of `auto` runs where it would run here.
+    asks = self._strategy == "auto" and "tensorflow" in sys.modules
+    known, needs = self._loading, (self._strategy, asks)
     self._loading = {
       address: known.get(address) or self._submit(address, _load, *needs)
       for address in self._alive()

@@ -144,19 +144,9 @@ def slowly(*args):
   return sampling.run_part(*args)
 
 
+@pytest.mark.skipif(not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset")
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize(
-  "number",
-  [
-    1,
-    pytest.param(
-      2,
-      marks=pytest.mark.skipif(
-        not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset"
-      ),
-    ),
-  ],
-)
+@pytest.mark.parametrize("number", [1, 2])
 def test_workers_killed_in_training_change_nothing(caplog, number):
   expected = alone("ordered")
   with started_workers() as opened:
@@ -180,7 +170,7 @@ def lie(draws, key, content):
 
 
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("strategy", ["ordered", "placeto", "rnn"])
+@pytest.mark.parametrize("strategy", ["ordered", "placeto"])
 def test_samples_of_a_worker_that_lies_are_not_used(
   strategy, monkeypatch, caplog
 ):
