@@ -26,7 +26,7 @@ def address():
 
 @pytest.fixture(scope="module")
 def workers(address):
-  with opened_workers(address) as opened:
+  with opened_workers(address, "auto") as opened:
     yield opened
 
 

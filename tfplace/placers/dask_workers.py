@@ -38,6 +38,7 @@ LOCAL = "local"  # Workers on this machine, for this process only.
 _ANSWER_S = 4.0  # For each answer of a scheduler.
 _START_S = 60.0  # For a worker to start and to load what tasks need.
 _POLL_S = 0.5  # Between two looks at a task.
+_LATE_S, _LATE_S_PER_OP = 10.0, 1e-4  # For the setup of a search.
 _HERE_SHARE = 0.25  # Least share of its budget for a search that was lost.
 _logger = logging.getLogger("tfplace")
 
@@ -81,7 +82,8 @@ class Workers:
 
   def wait(self, number: int) -> None:
     """Waits until workers are ready; raises TfplaceError if none is."""
-    end, ready, is_loading = time.monotonic() + _START_S, [], True
+    ready: list[str] = []
+    end, is_loading = time.monotonic() + _START_S, True
     while is_loading or len(ready) + len(self._refused) < number:
       if time.monotonic() > end or self._is_gone:
         break
@@ -215,7 +217,8 @@ def place_on_workers(
   strategy, seconds = options["strategy"], options["budget_s"]
   if registry.STRATEGIES[strategy].is_classical:
     return place(problem, **options)
-  limit_s, began = 1.25 * seconds + 2.0, time.monotonic()
+  began, num_ops = time.monotonic(), problem.graph.num_ops
+  limit_s = 1.25 * seconds + _LATE_S + _LATE_S_PER_OP * num_ops
   if problem.cluster.has_message_costs:  # Compiled on first use.
     limit_s += _START_S
   if options["max_evaluations"] is not None:
