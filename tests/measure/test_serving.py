@@ -6,10 +6,13 @@ import signal
 import socket
 import subprocess
 
+import grpc
+import psutil
 import pytest
 
 from tests.testing.ports import reaches
 from tests.testing.served_workers import Served, await_true, children, serving
+from tests.testing.slow import SLOW_TESTS
 from tfplace.bin import worker
 
 
@@ -100,3 +103,23 @@ def test_help_says_that_nobody_is_asked_who_they_are(capsys):
   out = " ".join(capsys.readouterr().out.split())
   assert "usage: tfplace-worker" in out
   assert "no authentication" in out
+
+
+@pytest.mark.skipif(not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset")
+def test_memory_of_a_large_message_is_returned_when_idle():
+  """Empty nodes of 2 bytes each take 160 bytes as they are parsed."""
+  nodes = b"\x0a\x00" * (5 << 20)
+  size = bytes([0x80, 0x80, 0x80, 0x05])  # 5 << 21 in base 128.
+  with serving(("127.0.0.1:0",), ((),)) as (worker_,):
+    server = psutil.Process(worker_.server_pid())
+    before = server.memory_info().rss
+    with grpc.insecure_channel(
+      worker_.address, [("grpc.max_send_message_length", -1)]
+    ) as channel:
+      ask = channel.unary_unary("/tensorflow.MasterService/CreateSession")
+      with pytest.raises(grpc.RpcError, match="Illegal op name"):
+        ask(b"\x0a" + size + nodes, timeout=60)
+    assert server.memory_info().rss > before + (500 << 20)
+    assert await_true(
+      lambda: server.memory_info().rss < before + (100 << 20), 30.0
+    )

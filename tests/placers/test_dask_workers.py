@@ -299,22 +299,16 @@ def test_local_workers_end_with_the_search(problem):
 
 HOLDER = """
 import sys
-from tfplace.bin import guarded
 from tfplace.placers.dask_workers import opened_workers
 
-def work():
-  with opened_workers("local"):
-    print("open", flush=True)
-    sys.stdin.read()
-  return 0
-
-guarded.run("holder", work)
+with opened_workers("local"):
+  print("open", flush=True)
+  sys.stdin.read()
 """
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGHUP"])
 def test_local_workers_end_with_a_killed_parent(name):
-  """The command is a process and its child, and the child opens the workers."""
   holder = subprocess.Popen(
     [sys.executable, "-c", HOLDER],
     env=environment(),
