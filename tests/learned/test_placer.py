@@ -38,7 +38,10 @@ print(json.dumps({
 """
 
 
-GDP = '{"format": "tfplace.policy.v1", "strategy": "gdp", "features": %s}'
+GDP = (
+  '{"format": "tfplace.policy.v1", "strategy": "gdp", "features": %s,'
+  ' "network": {}}'
+)
 
 
 def place(problem, seed=0, policy=None, max_evaluations=None, **config):
@@ -190,7 +193,7 @@ def test_shipped_policies_are_small():
   "content, words",
   [
     (None, "no policy.json"),
-    ("{", "cannot be read"),
+    ("{", "not JSON at line 1"),
     ('{"format": "x"}', "'x'"),
     ('{"format": "tfplace.policy.v1", "strategy": "rnn"}', "'rnn', not 'gdp'"),
     (GDP % "-1", "version -1"),

@@ -12,6 +12,7 @@ import pytest
 
 from tfplace import core
 from tfplace.formats.packed_graph import pack_graph
+from tfplace.plan import graph_cache
 from tfplace.plan.graph_cache import GraphCache, default_directory
 
 KEY, OTHER = "0" * 64, "f" * 64
@@ -166,6 +167,7 @@ def test_a_full_disk_leaves_the_old_entry_whole(cache, monkeypatch, caplog):
 
 WRITER = """
 import sys
+from tfplace.plan import graph_cache
 from tfplace.plan.graph_cache import GraphCache
 from tfplace import core as tg
 size, folder = int(sys.argv[1]), sys.argv[2]
@@ -233,3 +235,13 @@ def test_50000_ops_are_there_in_less_than_2_s(cache):
     assert cache.load(KEY).num_edges > 90_000
     seconds.append(time.process_time() - began)
   assert min(seconds) < 2
+
+
+def test_one_entry_takes_a_part_of_the_limit(cache, monkeypatch):
+  cache.store(KEY, chain())
+  size = os.path.getsize(entry(cache))
+  monkeypatch.setattr(graph_cache, "_MAX_ENTRY_BYTES", size - 1)
+  small = GraphCache(cache.directory)
+  assert small.load(KEY) is None
+  small.store(OTHER, chain())
+  assert not os.path.exists(entry(cache, OTHER))

@@ -17,7 +17,7 @@ from rich import console, progress, table
 from tfplace import bounds, core
 from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
-from tfplace.learned import training_process
+from tfplace.learned import policy_format, training_process
 from tfplace.measure.remote import resolvers
 from tfplace.placers import LEARNED, dask_workers
 from tfplace.plan import Stages, live_step
@@ -190,6 +190,7 @@ def _check(values: flags.FlagValues) -> None:
   if not any(values[name].value for name in training_graphs.SOURCES):
     choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
+  policy_format.check_export_dir(values.export_dir)
   training_graphs.check_microbatches(values)
   _check_strategy(values)
   _check_minutes(values)

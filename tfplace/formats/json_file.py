@@ -34,32 +34,51 @@ _CHUNK_BYTES = 16 << 20
 _GZIP_LEVEL = 6  # Level 9 takes four times as long for 10% smaller files.
 
 
-def read_json(path: Path, expected_format: str) -> dict[str, Any]:
+def read_json(
+  path: Path, expected_format: str, max_bytes: int | None = None
+) -> dict[str, Any]:
   """Reads one JSON object and checks its `format` key.
+
+  Args:
+    max_bytes: size limit; None for `MAX_JSON_BYTES`.
 
   Raises:
     FormatError: the file is unreadable, too large, not JSON (names line and
       column), not an object, has a repeated key, or has another format.
   """
   try:
-    text = _read_text(path).decode("utf-8")
-    data = json.loads(text, object_pairs_hook=_unique_keys)
+    content = _read_text(path, max_bytes or MAX_JSON_BYTES)
   except OSError as error:
     reason = error.strerror or str(error)
     raise FormatError(f"{path}: cannot be read: {reason}") from error
   except (EOFError, zlib.error) as error:
     raise FormatError(f"{path}: broken gzip data: {error}") from error
-  except UnicodeDecodeError as error:
-    raise FormatError(f"{path}: not UTF-8 at byte {error.start}") from error
-  except json.JSONDecodeError as error:
-    raise FormatError(
-      f"{path}: not JSON at line {error.lineno}, column {error.colno}:"
-      f" {error.msg}"
-    ) from error
-  except (RecursionError, ValueError) as error:
+  except ValueError as error:
     raise FormatError(f"{path}: {error}") from error
   with errors_naming(path):
-    return _check_format(data, expected_format)
+    return _check_format(parse_json(content), expected_format)
+
+
+def parse_json(content: bytes) -> Any:
+  """Parses JSON, with a limit on its number of values.
+
+  Raises:
+    FormatError: it is no UTF-8, no JSON (names line and column), too long, too
+      deep, or has a repeated key.
+  """
+  values = sum(content.count(mark) for mark in (b",", b"[", b"{"))
+  if values > MAX_JSON_VALUES:
+    raise FormatError(f"{values} values of JSON, at most {MAX_JSON_VALUES}")
+  try:
+    return json.loads(content.decode("utf-8"), object_pairs_hook=_unique_keys)
+  except UnicodeDecodeError as error:
+    raise FormatError(f"not UTF-8 at byte {error.start}") from error
+  except json.JSONDecodeError as error:
+    raise FormatError(
+      f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+    ) from error
+  except (RecursionError, ValueError) as error:
+    raise FormatError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -93,15 +112,12 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
   files.write_bytes(path, content)
 
 
-def _read_text(path: Path) -> bytes:
-  content = files.read_bytes(path, MAX_JSON_BYTES)
+def _read_text(path: Path, max_bytes: int) -> bytes:
+  content = files.read_bytes(path, max_bytes)
   if os.fspath(path).endswith(".gz"):
     content = _unpacked(content)
-  if len(content) > MAX_JSON_BYTES:
-    raise ValueError(f"larger than {MAX_JSON_BYTES} bytes of JSON")
-  values = sum(content.count(mark) for mark in (b",", b"[", b"{"))
-  if values > MAX_JSON_VALUES:
-    raise ValueError(f"{values} values of JSON, at most {MAX_JSON_VALUES}")
+  if len(content) > max_bytes:
+    raise ValueError(f"larger than {max_bytes} bytes of JSON")
   return content
 
 

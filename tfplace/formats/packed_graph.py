@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ from tfplace.core.csr import offsets_of
 from tfplace.core.op_graph import CONTROL_OUTPUT, OpGraph
 from tfplace.errors import FormatError
 from tfplace.formats.graph import MAX_MICROBATCHES
+from tfplace.formats.json_file import parse_json
 
 _MAGIC = b"tfplace.packed_graph.v3\n"
 _DIGEST = hashlib.sha256
@@ -47,7 +47,6 @@ _BROKEN = (
   TypeError,
   ValueError,
   zipfile.BadZipFile,
-  zlib.error,
 )
 
 
@@ -105,15 +104,36 @@ def unpack_graph(content: bytes) -> OpGraph:
   if content[:_BODY] != _MAGIC + _DIGEST(body).digest():
     raise FormatError("packed graph: of no known version, or damaged")
   try:
-    with np.load(io.BytesIO(body), allow_pickle=False) as loaded:
-      arrays = {name: loaded[name] for name in loaded.files}
-    return _graph(arrays)
+    return _graph(_arrays(body))
   except _BROKEN as error:
     raise FormatError(f"packed graph: {error}") from error
 
 
+def _arrays(body: bytes) -> dict[str, np.ndarray]:
+  """Reads the arrays of an `.npz` that take no more than its own size."""
+  with zipfile.ZipFile(io.BytesIO(body)) as archive:
+    infos = archive.infolist()
+    is_plain = all(info.compress_type == zipfile.ZIP_STORED for info in infos)
+    _check(is_plain, "it is compressed")
+    size = sum(max(info.file_size, info.compress_size) for info in infos)
+    _check(size <= len(body), "its arrays are larger than the file")
+    return {
+      info.filename.removesuffix(".npy"): _array(archive.read(info))
+      for info in infos
+    }
+
+
+def _array(content: bytes) -> np.ndarray:
+  """Reads an array of NumPy's format 1.0 without copying it."""
+  stream = io.BytesIO(content)
+  _check(np.lib.format.read_magic(stream) == (1, 0), "of no known version")
+  shape, by_column, dtype = np.lib.format.read_array_header_1_0(stream)
+  _check(not by_column and not dtype.hasobject, "an array has another layout")
+  return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
+
+
 def _graph(arrays: Mapping[str, np.ndarray]) -> OpGraph:
-  text = json.loads(arrays["text"].tobytes().decode("utf-8"))
+  text = parse_json(arrays["text"].tobytes())
   names = _strings(text["names"])
   types = _strings(text["types"])
   groups = _strings(text["colocation_names"])

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfplace.errors import FormatError, TrainingError
 from tfplace.extraction.safety import side_effects
 from tfplace.formats import files
-from tfplace.learned import Signature, find_method
+from tfplace.learned import Signature, find_method, policy_format
 from tfplace.learned.policy_format import INFO_FILE, Exportable
 
 # All ops of the networks of all strategies, for all options.
@@ -51,7 +51,7 @@ def export_policy(
       be written.
   """
   target = pathlib.Path(os.path.realpath(directory))
-  check_export_dir(target)
+  policy_format.check_export_dir(target)
   # The module must not track Keras layers, because loading would need Keras 2.
   module = tf.Module(name="exported_policy")
   module.weights = list(policy.variables)
@@ -66,39 +66,11 @@ def export_policy(
       )
       if add is not None:
         add(pathlib.Path(made))
+      policy_format.check_export_dir(target)  # Writing may take minutes.
       files.put_folder(made, str(target))
   except (OSError, tf.errors.OpError, FormatError) as error:
     raise TrainingError(
       f"policy directory {str(target)!r} cannot be written: {error}"
-    ) from error
-
-
-def check_export_dir(directory: str | os.PathLike[str]) -> None:
-  """Checks that `export_policy` can replace a directory.
-
-  Raises:
-    TrainingError: The path is a file, contains something else than a policy, or
-      its parent is not writable.
-  """
-  target = pathlib.Path(directory)
-  if target.is_file():
-    raise TrainingError(f"{str(target)!r} is a file, not a directory")
-  if (
-    target.is_dir()
-    and any(target.iterdir())
-    and not (target / INFO_FILE).exists()
-  ):
-    raise TrainingError(
-      f"directory {str(target)!r} is not empty and holds no exported policy"
-    )
-  parent = os.path.dirname(os.path.realpath(target))
-  try:
-    if os.path.isdir(parent):
-      with files.new_folder(parent):
-        pass
-  except OSError as error:
-    raise TrainingError(
-      f"policy directory {str(target)!r} cannot be written: {error.strerror}"
     ) from error
 
 

@@ -34,7 +34,7 @@ class Policy:
     from tfplace.learned import export
 
     self.info = info
-    path = str(directory)
+    self._path = path = str(directory)
     try:
       self._module = safe_loading.load(
         path, lambda graph: export.check_policy(graph, info["strategy"], path)
@@ -52,7 +52,22 @@ class Policy:
   @property
   def axes(self) -> int:
     """Number of op-name axes that the encoder observes; 0 for none."""
-    return int(self.info.get("network", {}).get("axes", 0))
+    return int(self.info["network"].get("axes", 0))
+
+  @property
+  def types(self) -> list[str]:
+    """Op types with an embedding of their own.
+
+    Raises:
+      TrainingError: `policy.json` names none.
+    """
+    types = self.info["network"].get("types")
+    if types is None:
+      raise TrainingError(
+        f"policy {self._path!r}: {policy_format.INFO_FILE} names no op types"
+        " ('types' of 'network'); export it again"
+      )
+    return list(types)
 
   def decisions(self, most: int | None = None) -> tuple[int | None, ...]:
     """Returns the numbers of decisions to place at; None is every group.
@@ -65,10 +80,20 @@ class Policy:
     return tuple(dict.fromkeys(min(n or most, most) for n in trained))
 
   def run(self, function: str, arrays: Iterable[np.ndarray]) -> Any:
-    """Calls an exported function and returns its result as arrays."""
+    """Calls an exported function and returns its result as arrays.
+
+    Raises:
+      TrainingError: The function does not take these arrays.
+    """
     import tensorflow as tf
 
-    result = getattr(self._module, function)(*map(tf.constant, arrays))
+    try:
+      result = getattr(self._module, function)(*map(tf.constant, arrays))
+    except (tf.errors.OpError, TypeError, ValueError) as error:
+      raise TrainingError(
+        f"policy {self._path!r} does not run with the sizes of its"
+        f" {policy_format.INFO_FILE}: {error}"
+      ) from error
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), result)
 
   def logits(self, inputs: PolicyInputs) -> np.ndarray:

@@ -1,19 +1,29 @@
 """Format of exported policies, without TensorFlow."""
 
 import dataclasses
-import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tfplace.errors import TrainingError
-from tfplace.learned import find_method
+from tfplace.errors import FormatError, TrainingError, shown
+from tfplace.formats import files, json_file
+from tfplace.learned import find_method, found
 
 FORMAT = "tfplace.policy.v1"
 INFO_FILE = "policy.json"
+_MOST_BYTES = 1 << 20  # Shipped policies have 2,000.
+_MOST_SIZE = 4096  # Units or layers of a network; shipped ones have 64.
+_MOST_AXES = 64  # Shipped policies have 3.
+_MOST_DECISIONS = 1 << 24
+# All that an exported policy contains.
+_CONTENT = re.compile(
+  rf"{re.escape(INFO_FILE)}|(saved_model|fingerprint)\.pb|assets"
+  rf"|variables(/variables\.[^/]+)?|{found.FOLDER}(/[^/]+\.json)?"
+)
 
 
 class PolicyInputs:
@@ -78,30 +88,108 @@ def read_info(
   """Reads and checks the `policy.json` of a policy.
 
   Raises:
-    TrainingError: The directory contains no policy, or one of another strategy
-      or feature version.
+    TrainingError: The directory contains no policy, one of another strategy or
+      feature version, or an invalid one.
   """
   path = pathlib.Path(directory) / INFO_FILE
-  try:
-    info = json.loads(path.read_text(encoding="utf-8"))
-  except FileNotFoundError as error:
+  if not os.path.lexists(path):
     raise TrainingError(
       f"{str(path.parent)!r} holds no policy: it has no {INFO_FILE}"
-    ) from error
-  except (OSError, ValueError) as error:
-    raise TrainingError(f"{str(path)!r} cannot be read: {error}") from error
-  found = info.get("format") if isinstance(info, dict) else None
-  if found != FORMAT:
-    raise TrainingError(f"{str(path)!r} has format {found!r}, not {FORMAT!r}")
+    )
+  info = _read(path)
   where = f"policy {str(path.parent)!r}"
   if info.get("strategy") != strategy:
     raise TrainingError(
-      f"{where} is of strategy {info.get('strategy')!r}, not {strategy!r}"
+      f"{where} is of strategy {shown(info.get('strategy'))}, not {strategy!r}"
     )
   version = find_method(strategy).version
   if info.get("features") != version:
     raise TrainingError(
-      f"{where} was trained on features of version {info.get('features')!r};"
-      f" this tfplace has {version}"
+      f"{where} was trained on features of version"
+      f" {shown(info.get('features'))}; this tfplace has {version}"
     )
+  try:
+    _check_info(info)
+  except FormatError as error:
+    raise TrainingError(f"{path}: {error}") from error
   return info
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    return json_file.read_json(path, FORMAT, _MOST_BYTES)
+  except FormatError as error:
+    raise TrainingError(str(error)) from error
+
+
+def _check_info(info: Mapping[str, Any]) -> None:
+  """Checks the types and sizes of the values that loading a policy uses."""
+  network = json_file.as_object(
+    json_file.required(info, "network", "the file"), "network"
+  )
+  for name, value in network.items():
+    if name == "types":
+      for op_type in json_file.as_list(value, "network: types"):
+        json_file.as_name(op_type, "network: types")
+    elif value is not None:
+      json_file.as_number(_unless_bool(value), f"network: {name}", _MOST_SIZE)
+  _check_whole(network.get("axes", 0), 0, _MOST_AXES, "network: axes")
+  for number in json_file.as_list(info.get("decisions") or [], "decisions"):
+    if number is not None:
+      _check_whole(number, 1, _MOST_DECISIONS, "decisions")
+
+
+def _unless_bool(value: Any) -> Any:
+  return int(value) if isinstance(value, bool) else value
+
+
+def _check_whole(value: Any, least: int, most: int, where: str) -> None:
+  whole = isinstance(value, int) and not isinstance(value, bool)
+  if not (whole and least <= value <= most):
+    raise FormatError(
+      f"{where}: {shown(value)} is not a whole number from {least} to {most}"
+    )
+
+
+def check_export_dir(directory: str | os.PathLike[str]) -> None:
+  """Checks that an exported policy can replace a directory.
+
+  Raises:
+    TrainingError: The path is a file, contains anything else than an exported
+      policy, or its parent is not writable.
+  """
+  target = os.fspath(directory)
+  try:
+    if os.path.lexists(target) and not os.path.isdir(target):
+      raise TrainingError(f"{target!r} is a file, not a directory")
+    if os.path.isdir(target) and os.listdir(target):
+      _check_replaceable(pathlib.Path(target))
+    parent = os.path.dirname(os.path.realpath(target))
+    if os.path.isdir(parent):
+      with files.new_folder(parent):
+        pass
+  except (OSError, ValueError) as error:  # A null character.
+    reason = getattr(error, "strerror", None) or error
+    raise TrainingError(
+      f"policy directory {target!r} cannot be written: {reason}"
+    ) from error
+
+
+def _check_replaceable(target: pathlib.Path) -> None:
+  """Checks that a directory contains an exported policy and nothing else."""
+  try:
+    _read(target / INFO_FILE)
+  except TrainingError as error:
+    raise TrainingError(
+      f"directory {str(target)!r} is not empty and holds no exported policy"
+      f" ({error}), so it is not replaced; give another directory"
+    ) from error
+  for parent, folders, names in os.walk(target):
+    for name in sorted([*folders, *names]):
+      path = os.path.relpath(os.path.join(parent, name), target)
+      if not _CONTENT.fullmatch(path):
+        raise TrainingError(
+          f"directory {str(target)!r} holds {path!r}, which is no part of an"
+          " exported policy, so it is not replaced; move it, or give another"
+          " directory"
+        )

@@ -17,6 +17,7 @@ from tfplace.formats import files
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 
 MAX_BYTES = 2 << 30  # Of all entries: several hundred graphs of 50,000 ops.
+_MAX_ENTRY_BYTES = 512 << 20  # A graph of 4 million ops takes 400 MB.
 _SUFFIX = ".opgraph"
 _KEY = re.compile(r"[0-9a-f]{16,128}\Z")
 _ENTRY = re.compile(rf"[0-9a-f]{{16,128}}{re.escape(_SUFFIX)}\Z")
@@ -48,6 +49,7 @@ class GraphCache:
   ) -> None:
     self.directory = os.fspath(directory)
     self.max_bytes = max_bytes
+    self._most = min(max_bytes, _MAX_ENTRY_BYTES)
     self._has_warned = False
 
   def load(self, key: str) -> OpGraph | None:
@@ -65,7 +67,7 @@ class GraphCache:
     path = self._path(key)
     try:
       content = pack_graph(graph)
-      if len(content) > self.max_bytes:
+      if len(content) > self._most:
         return
       os.makedirs(self.directory, mode=0o700, exist_ok=True)
       if os.path.islink(path) or not os.path.isfile(path):
@@ -100,9 +102,9 @@ class GraphCache:
       flags |= getattr(os, name, 0)
     with os.fdopen(os.open(path, flags), "rb") as file:
       status = os.fstat(file.fileno())
-      if not stat.S_ISREG(status.st_mode) or status.st_size > self.max_bytes:
+      if not stat.S_ISREG(status.st_mode) or status.st_size > self._most:
         raise OSError(f"{path} is not an entry")
-      content = file.read(self.max_bytes)
+      content = file.read(self._most)
     with contextlib.suppress(OSError):
       os.utime(path)
     return content

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.errors import TrainingError
 from tfplace.formats import files
-from tfplace.learned import export
+from tfplace.learned import export, policy_format
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
 from tfplace.learned.gdp.network import (
@@ -247,7 +247,7 @@ def test_a_place_for_no_policy_is_known_before(tmp_path, where):
   (tmp_path / "file").write_text("")
   target = "/proc/policy" if where == "of the kernel" else tmp_path / "file/x"
   with pytest.raises(TrainingError, match=f"'{target}'"):
-    export.check_export_dir(target)
+    policy_format.check_export_dir(target)
     export.export_policy(exportable(PlacementNetwork(SMALL)), target)
 
 
@@ -261,7 +261,8 @@ def killed(made, target):
   os.kill(os.getpid(), signal.SIGKILL)
 files.put_folder = killed
 with files.new_folder(os.path.dirname(sys.argv[1])) as made:
-  open(os.path.join(made, "policy.json"), "w").close()
+  with open(os.path.join(made, "policy.json"), "w") as file:
+    file.write('{"format": "tfplace.policy.v1"}')
   files.put_folder(made, sys.argv[1])
 """
 
@@ -275,7 +276,7 @@ def test_what_a_killed_export_left_goes_with_the_next(tmp_path, policy, when):
   )
   assert len(os.listdir(tmp_path)) == 2  # the policy, and what was left
   found = content(tmp_path / "policy")
-  assert found == (whole if when == "before" else {"policy.json": b""})
+  assert found == whole if when == "before" else list(found) == [INFO_FILE]
   export.export_policy(policy, tmp_path / "policy")
   assert os.listdir(tmp_path) == ["policy"]
   assert content(tmp_path / "policy").keys() == whole.keys()

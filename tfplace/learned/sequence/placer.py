@@ -27,7 +27,7 @@ class _RnnSampler:
   def __init__(self, policy: policies.Policy, decisions: Decisions) -> None:
     self.decisions = decisions
     self._policy = policy
-    self._seen = features.extract(decisions, policy.info["network"]["types"])
+    self._seen = features.extract(decisions, policy.types)
     self._tensors = list(self._seen.tensors().values())
 
   def __call__(self, rng: np.random.Generator, samples: int) -> np.ndarray:

@@ -37,13 +37,21 @@ def restore_network(
   """
   policy = load_policy(directory, strategy)
   sizes = policy.info["network"]
-  fields = {field.name for field in dataclasses.fields(network_type)}
-  for name in sorted(set(sizes) - fields):
-    raise TrainingError(
-      f"policy {os.fspath(directory)!r} has a network with"
-      f" {name}={shown(sizes[name])}, which cannot be trained"
-    )
+  fields = {field.name: field for field in dataclasses.fields(network_type)}
+  for name, value in sorted(sizes.items()):
+    if name not in fields or not _is_like(value, fields[name].default):
+      raise TrainingError(
+        f"policy {os.fspath(directory)!r} has a network with"
+        f" {name}={shown(value)}, which cannot be trained"
+      )
   return network_type(**sizes), policy.weights
+
+
+def _is_like(value: Any, default: Any) -> bool:
+  """Returns whether a value of JSON has the type of a field's default."""
+  if default is None or isinstance(default, tuple):
+    return value is None or isinstance(value, bool | list)
+  return type(value) is type(default)
 
 
 class Checkpoints:

@@ -280,7 +280,7 @@ def open_trainer(
     TrainingError: A directory or policy cannot be used.
     InfeasibleError: No classical placement of a problem fits in memory.
   """
-  export.check_export_dir(request.export_dir)
+  policy_format.check_export_dir(request.export_dir)
   start = request.init_from
   if start == policies.SHIPPED_NAME:
     start = os.fspath(policies.SHIPPED / request.strategy)
