@@ -5,6 +5,7 @@ there are no global flags.
 """
 
 import contextlib
+import glob
 import importlib
 import math
 import os
@@ -22,7 +23,7 @@ from rich import console, progress
 
 from tfplace.bin import signals
 from tfplace.core.progress import Progress, silent
-from tfplace.errors import TfplaceError
+from tfplace.errors import TfplaceError, shown
 from tfplace.formats import files
 
 PROGRESS_AFTER_S = 2.0
@@ -140,6 +141,7 @@ def _parse(arguments: list[str], values: flags.FlagValues) -> None:
   if rest:
     raise UsageError(f"unexpected argument {rest[0]!r}")
   _check_numbers(values)
+  _check_outputs(values)
 
 
 class _Output:
@@ -187,6 +189,85 @@ def _check_local(values: flags.FlagValues) -> None:
           f"--{flag}={text[:200]!a} is an address; only files of this machine"
           " are read and written, so copy it here first"
         )
+
+
+# Flags that name what a command reads or writes.
+_INPUTS = (
+  *("graph", "graph_def", "saved_model", "keras_model", "sample", "cluster"),
+  *("placement", "init_placement", "policy", "check", "init_from", "graphs"),
+  "models",
+)
+_OUTPUTS = (
+  *("output", "output_graph_def", "output_saved_model", "output_baseline"),
+  *("trace", "timeline", "report", "export_dir", "checkpoint_dir"),
+)
+_REPLACED = ("output_saved_model", "export_dir")  # Folders.
+
+
+def _check_outputs(values: flags.FlagValues) -> None:
+  """Rejects outputs that would overwrite an input or another output.
+
+  Links are followed. Pipes, devices and standard output may be shared.
+  """
+  inputs = [*_paths(values, _INPUTS), *_modules(values)]
+  outputs = _paths(values, _OUTPUTS)
+  for i, (flag, path) in enumerate(outputs):
+    for other, used in [*inputs, *outputs[:i], *outputs[i + 1 :]]:
+      if _is_same(path, used):
+        what = "names the same place as"
+      elif flag in _REPLACED and _is_inside(used, path):
+        what = "contains"
+      elif other in _INPUTS and _is_inside(path, used):
+        what = "lies in"
+      else:
+        continue
+      raise UsageError(
+        f"--{flag}={shown(path)} {what} --{other}={shown(used)}, which would be"
+        " overwritten; give another path"
+      )
+
+
+def _paths(
+  values: flags.FlagValues, names: Sequence[str]
+) -> list[tuple[str, str]]:
+  """Returns flags with their files and folders, without streams."""
+  result = []
+  for flag in names:
+    value = values[flag].value if flag in values else None
+    for text in value if isinstance(value, list) else [value or ""]:
+      found = glob.glob(text) if flag == "graphs" else [text]
+      result += [(flag, path) for path in found if _is_file(flag, path)]
+  return result
+
+
+def _is_file(flag: str, path: str) -> bool:
+  if flag in _OUTPUTS:
+    return bool(path) and (
+      not os.path.exists(path) or os.path.isdir(path) or files.is_regular(path)
+    )
+  # Zoo models, presets and the shipped policy have names like folders.
+  is_name = flag in ("models", "cluster") or path == "shipped"
+  return os.path.isfile(path) or (os.path.isdir(path) and not is_name)
+
+
+def _modules(values: flags.FlagValues) -> list[tuple[str, str]]:
+  names = values["import"].value if "import" in values else ()
+  paths = [f"{name.replace('.', os.sep)}.py" for name in names]
+  return [("import", path) for path in paths if os.path.isfile(path)]
+
+
+def _is_same(one: str, other: str) -> bool:
+  if os.path.exists(one) and os.path.exists(other):
+    return os.path.samefile(one, other)
+  return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _is_inside(path: str, folder: str) -> bool:
+  if os.path.exists(folder) and not os.path.isdir(folder):
+    return False
+  return f"{os.path.realpath(path)}{os.sep}".startswith(
+    f"{os.path.realpath(folder)}{os.sep}"
+  )
 
 
 def _check_numbers(values: flags.FlagValues) -> None:

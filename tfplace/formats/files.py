@@ -221,6 +221,14 @@ def check_writable(path: Path) -> None:
       pass
 
 
+def is_regular(path: Path) -> bool:
+  """Returns True for a regular file that is no standard stream."""
+  with _refusing(path):
+    status = _status(path)
+    is_file = status is not None and stat.S_ISREG(status.st_mode)
+    return is_file and _own_stream(status) is None
+
+
 def is_standard_output(path: Path) -> bool:
   """Returns True if a path leads to this process's standard output."""
   with _refusing(path):

@@ -1,0 +1,126 @@
+"""No command writes over a file that it reads, or over another output."""
+
+import importlib
+import os
+import shutil
+
+import pytest
+from absl import flags
+
+from tests.testing.policy_problems import gpus, random_graph
+from tfplace import formats
+from tfplace.bin import cli
+
+COMMANDS = (
+  *("place", "extract", "estimate", "simulate", "explain", "measure"),
+  "train",
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  formats.save_graph(random_graph(5, seed=1), "g.json")
+  formats.save_cluster(gpus(2), "c.json")
+  os.symlink("g.json", "link.json")
+  os.link("g.json", "hard.json")
+  for model in ("m", "m/variables"):
+    os.mkdir(model)
+  shutil.copy("c.json", "m/saved_model.pb")
+  shutil.copy("c.json", "net.py")
+  return tmp_path
+
+
+def content(folder):
+  return {
+    str(path.relative_to(folder)): path.read_bytes()
+    for path in folder.rglob("*")
+    if path.is_file()
+  }
+
+
+def test_every_flag_of_a_file_is_checked():
+  # Strings that name no file of their own, or a folder that may be shared.
+  others = {
+    *("model", "strategy", "order", "dask", "costs", "microbatches"),
+    *("graph_cache_dir", "tolerance", "families", "op", "offload"),
+    *("recompute", "max_memory", "keep_together", "input_shapes"),
+    *("model_sizes", "import", "max_decisions", "precision", "algorithm"),
+    *("reward", "max_in_flight"),
+  }
+  for command in COMMANDS:
+    module = importlib.import_module(f"tfplace.bin.{command}")
+    values = flags.FlagValues()
+    module._define(values)
+    texts = {
+      name
+      for name in values
+      if values[name].flag_type() in ("string", "string enum")
+      or "comma separated" in values[name].flag_type()
+    }
+    assert texts - {*cli._INPUTS, *cli._OUTPUTS} <= others
+
+
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    ["--output=g.json"],
+    ["--output=./g.json"],
+    ["--output=link.json"],
+    ["--output=hard.json"],
+    ["--output=c.json"],
+    ["--trace=g.json"],
+    ["--timeline=new.png", "--trace=new.png"],
+    ["--init_placement=net.py", "--output=net.py"],
+    ["--import=net", "--output=net.py"],
+    ["--policy=m", "--output=m/saved_model.pb"],
+    ["--policy=m", "--output=m/variables/new"],
+    ["--output=/dev/stdin", "--init_placement=/dev/stdin"],
+  ],
+)
+def test_place_refuses_to_overwrite_what_it_reads(folder, arguments, capsys):
+  from tfplace.bin import place
+
+  before = content(folder)
+  if "/dev/stdin" in arguments[0]:
+    number = os.open("net.py", os.O_RDWR)
+    arguments = [a.replace("stdin", f"fd/{number}") for a in arguments]
+  code = place.run(["--graph=g.json", "--cluster=c.json", *arguments])
+  said = capsys.readouterr().err
+  assert code == 1 and "would be overwritten; give another path" in said
+  assert said.count("\n") == 1 and content(folder) == before
+
+
+@pytest.mark.parametrize(
+  "command, arguments",
+  [
+    ("extract", ["--graph=g.json", "--output=g.json"]),
+    ("estimate", ["--graph_def=g.json", "--report=g.json"]),
+    ("simulate", ["--graph=g.json", "--placement=c.json", "--trace=c.json"]),
+    ("measure", ["--graph_def=g.json", "--output=g.json"]),
+    ("train", ["--graphs=*.json", "--export_dir=g.json"]),
+    ("train", ["--models=g.json", "--export_dir=m", "--checkpoint_dir=m"]),
+    ("train", ["--export_dir=m", "--checkpoint_dir=m/variables"]),
+    ("train", ["--export_dir=m", "--graphs=m/*.pb"]),
+    ("train", ["--export_dir=m", "--init_from=m"]),
+    ("place", ["--saved_model=m", "--output_saved_model=m"]),
+  ],
+)
+def test_every_command_refuses_to_overwrite(folder, command, arguments, capsys):
+  before = content(folder)
+  module = importlib.import_module(f"tfplace.bin.{command}")
+  assert module.run([*arguments, "--cluster=c.json"]) == 1
+  assert "would be overwritten" in capsys.readouterr().err
+  assert content(folder) == before
+
+
+def test_streams_and_names_are_no_files_to_protect(folder, capsys):
+  from tfplace.bin import place
+
+  os.mkdir("v100x2")  # Also the name of a preset.
+  arguments = ["--graph=g.json", "--cluster=c.json", "--strategy=single"]
+  outputs = ["--output=/dev/null", "--trace=/dev/null"]
+  assert place.run([*arguments, *outputs]) == 0
+  assert place.run([*arguments, "--output=v100x2/p.json"]) == 0
+  assert place.run([*arguments, "--output=v100x2/p.json"]) == 0
+  capsys.readouterr()
