@@ -20,7 +20,10 @@ def shown(value: Any, most: int = MOST_SHOWN) -> str:
   short = reprlib.Repr()
   short.maxstring = short.maxother = short.maxlong = most
   short.maxlist = short.maxdict = short.maxtuple = most // 4
-  text = short.repr(value)
+  try:
+    text = short.repr(value)
+  except ValueError:  # Python converts at most 4,300 digits.
+    text = f"a {type(value).__name__} of many digits"
   return text if len(text) <= most else text[: most - 3] + "..."
 
 

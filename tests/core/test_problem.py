@@ -188,3 +188,34 @@ def test_other_groups_need_a_device_each():
   problem = make(ops)
   with pytest.raises(ProblemError, match="colocation group '0'"):
     problem.with_groups(np.array([0, 0]))
+
+
+@pytest.mark.parametrize(
+  "devices",
+  [
+    [2**32, 0],
+    np.array([2**32 + 1, 0]),
+    np.array([2**64 - 1, 0], np.uint64),
+    [-(2**32), 0],
+    [10**30, 0],
+    [0.9, 0.0],
+    np.zeros(2),
+    ["0", "0"],
+    [True, False],
+    [None, 0],
+    [[0], [0, 1]],
+    [0j, 0],
+    "00",
+    np.array([0, 0], "datetime64[s]"),
+  ],
+)
+def test_devices_that_are_no_indices_are_refused(devices):
+  ops = [OpSpec(name, "X", {"CPU": 1.0}) for name in "ab"]
+  graph = build_graph("pair", ops, [])
+  problem = Problem(graph, Cluster("c", (Device("d", "CPU"),)))
+  with pytest.raises(PlacementError):
+    Placement(problem, devices)
+  for dtype in (np.int8, np.uint64, np.int64):
+    placement = Placement(problem, np.zeros(2, dtype))
+    assert placement.devices.dtype == np.int32
+  assert Placement(problem, [0, 0]).devices.tolist() == [0, 0]

@@ -404,6 +404,134 @@ def test_a_training_that_ends_in_a_trial_takes_it_back(monkeypatch):
   assert model.placement is before
 
 
+class Interrupting(keras.callbacks.Callback):
+  """Interrupts `fit` some steps after a plan was replaced."""
+
+  def __init__(self, error, steps):
+    super().__init__()
+    self.error, self.steps, self.tried = error, steps, None
+
+  def on_train_begin(self, logs=None):
+    self.before = self.model.placement
+
+  def on_train_batch_end(self, batch, logs=None):
+    if self.model.placement is not self.before:
+      self.tried = self.model.placement
+      self.steps -= 1
+    if not self.steps:
+      raise self.error
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("mine")])
+def test_an_interrupted_trial_is_taken_back(monkeypatch, error, steps):
+  clock = timed(monkeypatch, ALONE_US / 2)
+  monkeypatch.setattr(replanning, "replan", scattered)
+  model = placed("dense")
+  before = model.placement
+  stop, placing = Interrupting(error, steps), tfplace.PlacementCallback()
+  with pytest.raises(type(error)):
+    fit(model, "dense", [clock, placing, stop])
+  assert stop.tried is not None and model.placement is before
+  assert {v.value.device for v in state.variables(model)} == {CPUS[0]}
+  # The callback and the model go on.
+  fit(model, "dense", [clock, placing], epochs=1)
+  assert model.placement is before
+
+
+def test_an_interrupted_first_step_is_taken_back(monkeypatch):
+  guard = Controller._guard_first_step
+
+  def guard_interrupted_step(self, *args):
+    def interrupted(iterator):
+      raise KeyboardInterrupt
+
+    self._model.train_function = interrupted
+    guard(self, *args)
+
+  clock = timed(monkeypatch, ALONE_US / 2)
+  monkeypatch.setattr(replanning, "replan", scattered)
+  monkeypatch.setattr(Controller, "_guard_first_step", guard_interrupted_step)
+  model = placed("dense")
+  before = model.placement
+  with pytest.raises(KeyboardInterrupt):
+    fit(model, "dense", [clock, tfplace.PlacementCallback()])
+  assert model.placement is before
+  assert {v.value.device for v in state.variables(model)} == {CPUS[0]}
+
+
+def test_an_interrupted_start_of_a_trial_is_taken_back(monkeypatch):
+  moved, move = [], state.move
+
+  def interrupted(variable, device):
+    moved.append(device)
+    if len(moved) == 3:
+      raise KeyboardInterrupt
+    move(variable, device)
+
+  clock = timed(monkeypatch, ALONE_US / 2)
+  monkeypatch.setattr(replanning, "replan", scattered)
+  model = placed("dense")
+  before = model.placement
+  monkeypatch.setattr(state, "move", interrupted)
+  with pytest.raises(KeyboardInterrupt):
+    fit(model, "dense", [clock, tfplace.PlacementCallback()])
+  assert len(moved) > 3 and model.placement is before
+  assert {v.value.device for v in state.variables(model)} == {CPUS[0]}
+
+
+def test_an_interruption_after_a_kept_trial_keeps_it(monkeypatch):
+  clock = timed(monkeypatch, ALONE_US / 2)
+  monkeypatch.setattr(replanning, "replan", scattered)
+  model = placed("dense")
+  stop = Interrupting(KeyboardInterrupt(), 2 * BATCHES)
+  placing = tfplace.PlacementCallback()
+  with pytest.raises(KeyboardInterrupt):
+    fit(model, "dense", [clock, placing, stop], epochs=6)
+  assert placing.trials[0].kept and model.placement is stop.tried
+
+
+class Placing(keras.callbacks.Callback):
+  """Places the model once, in the given hook."""
+
+  def __init__(self, hook, model=None):
+    super().__init__()
+    self.other, self.is_done = model, False
+    setattr(self, hook, self._place)
+
+  def _place(self, *_, **unused):
+    if not self.is_done:
+      self.is_done = True
+      model = self.other or self.model
+      options = {"batch_size": at.BATCH, "budget_s": 1}
+      tfplace.place_model(model, FAST, strategy="m_topo", **options)
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_train_batch_end"])
+def test_place_model_in_a_callback_keeps_the_losses(hook, is_placed):
+  model = placed("dense") if is_placed else at.build("dense")
+  placing = Placing(hook)
+  history = fit(model, "dense", [placing])
+  assert placing.is_done
+  assert model.placement is not None and model.placement.strategy == "m_topo"
+  check_same(history, "dense")
+
+
+def test_a_fit_inside_a_fit_keeps_both_losses():
+  outer, inner = placed("dense"), at.build("dense")
+  histories = []
+
+  class Nested(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+      if not histories:
+        histories.append(fit(inner, "dense", [Placing("on_epoch_begin")]))
+
+  histories.append(fit(outer, "dense", [Nested(), Placing("on_epoch_end")]))
+  for history in histories:
+    check_same(history, "dense")
+
+
 def test_an_unchanged_step_is_not_searched_again(monkeypatch):
   calls = []
 

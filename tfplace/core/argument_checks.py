@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.errors import TfplaceError
+from tfplace.errors import TfplaceError, shown
 
 
 def plain(value: Any) -> Any:
@@ -30,7 +30,13 @@ def make_fields_plain(config: Any) -> None:
 def check_number(name: str, value: Any) -> None:
   """Raises TfplaceError unless an argument is a real number and not a bool."""
   if not isinstance(value, numbers.Real) or isinstance(value, bool):
-    raise TfplaceError(f"{name} is {value!r:.60}; it must be a number")
+    raise TfplaceError(f"{name} is {shown(value)}; it must be a number")
+  try:
+    float(value)
+  except OverflowError as error:
+    raise TfplaceError(
+      f"{name} is {shown(value)}; it must be a number below 1e308"
+    ) from error
 
 
 def whole_number(value: Any) -> int | None:
@@ -51,7 +57,7 @@ def check_count(name: str, value: Any, least: int) -> int:
   """
   number = whole_number(value)
   if number is None:
-    raise TfplaceError(f"{name} is {value!r:.60}; it must be a whole number")
+    raise TfplaceError(f"{name} is {shown(value)}; it must be a whole number")
   if number < least:
-    raise TfplaceError(f"{name} is {number}; it must be {least} or more")
+    raise TfplaceError(f"{name} is {shown(number)}; it must be {least} or more")
   return number

@@ -75,7 +75,7 @@ class MicrobatchConfig:
     """Takes a number of microbatches, or the examples of each."""
     sizes: Any = None
     count: Any = microbatches
-    if isinstance(microbatches, list | tuple | np.ndarray):
+    if isinstance(microbatches, list | tuple) or np.ndim(microbatches):
       sizes, count = tuple(microbatches), max(1, len(microbatches))
     return cls(count, max_in_flight, allow_batch_statistics, recompute, sizes)
 
@@ -166,7 +166,7 @@ def _check_number(name: str, value: Any) -> None:
     )
   number = whole_number(value)
   if number is None or number < 1:
-    told = f"{name} is {value!r:.60}; it must be an integer of at least 1"
+    told = f"{name} is {shown(value)}; it must be an integer of at least 1"
     if name == "microbatches":
       told += ", a list of sizes, or 'auto' for place_model and plan_model"
     raise ExtractionError(told)

@@ -27,7 +27,7 @@ _FIRST = -1  # Turn before microbatch 0.
 
 def check_order(order: str, among: tuple[str, ...] = ORDERS) -> None:
   """Raises ProblemError unless an execution order is among the choices."""
-  if order not in among:
+  if not isinstance(order, str) or order not in among:
     raise ProblemError(
       f"order is {shown(order)}; it must be one of {', '.join(among)}"
     )

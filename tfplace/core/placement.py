@@ -27,7 +27,7 @@ class Placement:
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self) -> None:
-    devices = np.array(self.devices, np.int32)
+    devices = np.array(device_indices(self.devices))  # A copy.
     devices.setflags(write=False)
     object.__setattr__(self, "devices", devices)
     check_devices(self.problem, devices)
@@ -79,6 +79,30 @@ class Placement:
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.placement.v1` atomically."""
     call_provided("save_placement", self, path)
+
+
+def device_indices(devices: Any) -> np.ndarray:
+  """Converts device indices to int32.
+
+  Raises:
+    PlacementError: they are no integers, or one needs more than 32 bits.
+  """
+  try:
+    given = np.asarray(devices)
+  except ValueError as error:  # Rows of different lengths.
+    raise PlacementError(f"devices are no array: {error}") from error
+  if given.dtype == np.int32 or not given.size:
+    return given.astype(np.int32, copy=False)
+  if given.dtype.kind not in "iu":
+    raise PlacementError(
+      f"devices are of type {given.dtype}; a placement takes integers, the index"
+      " of a device for each op"
+    )
+  limits = np.iinfo(np.int32)
+  for value in (given.min(), given.max()):
+    if not limits.min <= int(value) <= limits.max:
+      raise PlacementError(f"there is no device with index {value}")
+  return given.astype(np.int32)
 
 
 def check_devices(problem: Problem, devices: np.ndarray) -> None:

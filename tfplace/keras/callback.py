@@ -306,7 +306,9 @@ class PlacementCallback(keras.callbacks.Callback):
     self._runs[run.key] = run
     if not enough:
       del self._runs[run.key]
-    if not kept:
+    if kept:
+      self._controller.end_trial()
+    else:
       self._controller.replace_plan(trial.previous)
       self._plan = self._controller.plan
       self._lost = before, run.key

@@ -7,6 +7,7 @@ variables on their devices and a device function on the graph.
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import logging
 import re
@@ -71,8 +72,9 @@ class Controller:
     self._homes: dict[int, tuple[Any, str]] = {}  # Moved variables, from where.
     self._busy = False
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
-    self._own = {n: v for n, v in vars(model).items() if n in _STEPS}
+    self._own = {n: v for n, v in vars(model).items() if n in (*_STEPS, "fit")}
     self._jit = state.JitSwitch(model)
+    self._previous: Plan | None = None  # The plan before a trial.
     self._attach()
 
   @property
@@ -87,11 +89,12 @@ class Controller:
     model.placement = None
     model.placement_scope = self.placement_scope
     setattr(model, _ATTRIBUTE, self)
+    model.fit = self._guarded(model.fit)
     state.reset_functions(model)
 
   def detach(self) -> None:
     """Restores the model's own steps; variables stay on their devices."""
-    for name in (*_STEPS, "placement", "placement_scope", _ATTRIBUTE):
+    for name in (*_STEPS, "fit", "placement", "placement_scope", _ATTRIBUTE):
       delattr(self._model, name)
     for name, step in self._own.items():  # Steps that the user set.
       setattr(self._model, name, step)
@@ -190,18 +193,12 @@ class Controller:
   def replace_plan(self, plan: Plan) -> None:
     """Puts another plan in force between two steps, also during `fit`.
 
-    Variables keep their values. All functions are traced again. `fit` looks up
-    the training function for each step, so the plan holds from the next step.
+    Variables keep their values. All functions are traced again.
     """
-    model = self._model
-    had = [k for k in KINDS if getattr(model, f"{k}_function") is not None]
-    state.reset_functions(model)
-    gc.collect()  # Their graphs are cycles that hold the variables' memory.
-    try:
+    with state.functions_renewed(self._model):
+      gc.collect()  # Their graphs are cycles that hold the variables' memory.
       self._put_in_force(plan)
-    finally:
-      for kind in had:
-        getattr(model, f"make_{kind}_function")(force=True)
+    self._previous = None
 
   def try_plan(
     self, plan: Plan, on_failure: Callable[[Exception], None]
@@ -209,7 +206,9 @@ class Controller:
     """Puts another plan in force unless its first training step fails.
 
     Then the previous plan and the values of all variables come back, and `fit`
-    skips the batch. The values wait in host memory until that step.
+    skips the batch. The values wait in host memory until that step. Unless
+    `end_trial` was called, the previous plan also comes back when `fit` is
+    interrupted or fails.
 
     Args:
       plan: plan of the training step.
@@ -229,10 +228,29 @@ class Controller:
 
     try:
       self.replace_plan(plan)
-    except Exception:
+    except BaseException:
       restore()
       raise
+    self._previous = previous
     self._guard_first_step(restore, on_failure)
+
+  def end_trial(self) -> None:
+    """Keeps the plan in force after `try_plan`."""
+    self._previous = None
+
+  def _guarded(self, fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `fit` that takes a trial back when it fails."""
+
+    @functools.wraps(fit)
+    def guarded_fit(*args: Any, **kwargs: Any) -> Any:
+      try:
+        return fit(*args, **kwargs)
+      except BaseException:
+        if self._previous is not None:
+          self.replace_plan(self._previous)
+        raise
+
+    return guarded_fit
 
   def _guard_first_step(
     self,
@@ -253,6 +271,9 @@ class Controller:
         restore()
         on_failure(error)
         return model.get_metrics_result()  # The batch is skipped.
+      except BaseException:
+        restore()
+        raise
       if model.train_function is first_step:
         model.train_function = function
       return logs

@@ -346,13 +346,14 @@ def _placed(
 ) -> ModelT:
   """Attaches a new controller, which plans at once if all is known."""
   previous = controller_of(model)
-  if previous is not None:
-    previous.detach()
-  controller = Controller(model, planner)
-  if is_given:
-    controller.plan_now("train")
-  elif batch_size or inputs.static_batch_size(model):
-    _plan_if_known(controller, model)
+  with state.functions_renewed(model):  # A callback of `fit` may call this.
+    if previous is not None:
+      previous.detach()
+    controller = Controller(model, planner)
+    if is_given:
+      controller.plan_now("train")
+    elif batch_size or inputs.static_batch_size(model):
+      _plan_if_known(controller, model)
   return model
 
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
+from tfplace.core.argument_checks import whole_number
 from tfplace.core.progress import Progress, silent
-from tfplace.errors import TfplaceError
+from tfplace.errors import TfplaceError, shown
 
 _logger = logging.getLogger("tfplace")
 _SILENCE_S = 10.0  # A silent stage is logged after so many seconds.
@@ -27,11 +29,16 @@ def check_verbose(verbose: str | int) -> int:
   Raises:
     TfplaceError: the value is not "auto", 0, 1 or 2.
   """
-  if verbose == "auto":
+  if isinstance(verbose, str) and verbose == "auto":
     return int(keras.config.is_interactive_logging_enabled() and _is_watched())
-  if isinstance(verbose, str) or verbose not in (0, 1, 2):
-    raise TfplaceError(f"verbose is {verbose!r:.60}; it must be 'auto', 0 or 1")
-  return int(bool(verbose))
+  if isinstance(verbose, bool | np.bool_):
+    return int(verbose)
+  number = whole_number(verbose)
+  if number not in (0, 1, 2):
+    raise TfplaceError(
+      f"verbose is {shown(verbose)}; it must be 'auto', 0 or 1"
+    )
+  return int(bool(number))
 
 
 def _is_watched() -> bool:

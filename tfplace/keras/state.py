@@ -4,6 +4,7 @@ This module collects the accesses to Keras' private attributes that placement
 requires. Moving a variable preserves its value.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -178,6 +179,22 @@ def reset_functions(model: keras.Model, besides: str | None = None) -> None:
   for kind in KINDS:
     if kind != besides:
       setattr(model, f"{kind}_function", None)
+
+
+@contextlib.contextmanager
+def functions_renewed(model: keras.Model) -> Iterator[None]:
+  """Discards the traced functions, and makes those again that were there.
+
+  A running `fit` looks its function up for each step, so what changes inside
+  the context holds from the next step.
+  """
+  had = [k for k in KINDS if getattr(model, f"{k}_function") is not None]
+  reset_functions(model)
+  try:
+    yield
+  finally:
+    for kind in had:
+      getattr(model, f"make_{kind}_function")(force=True)
 
 
 def build(

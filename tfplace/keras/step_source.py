@@ -16,7 +16,7 @@ from tfplace.core.microbatches import (
   proportional_sizes,
 )
 from tfplace.core.problem import Problem
-from tfplace.errors import ExtractionError, TfplaceError
+from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.extraction import TracedStep, trace_keras
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
@@ -239,8 +239,18 @@ def _sample(
       return np.full(shape, b"", object)
     return np.zeros(shape, dtype.as_numpy_dtype)
 
-  if inputs.has_own_step(model, kind):
+  leaves = keras.tree.flatten(data)
+  is_batch = any(leaf is not None for leaf in leaves) and all(
+    leaf is None or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+    for leaf in leaves
+  )
+  if inputs.has_own_step(model, kind) and is_batch:
     return keras.tree.map_structure(zeros, data)
+  if not is_batch or (isinstance(data, tuple) and len(data) > 3):
+    raise ExtractionError(
+      f"sample is {shown(data)}; it must be a batch of arrays x, (x, y) or"
+      " (x, y, sample_weight), such as what model.fit takes"
+    )
   x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
   x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
   if weight is not None:

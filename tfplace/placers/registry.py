@@ -239,7 +239,7 @@ def check_accepts_start(strategy: str) -> None:
 
 
 def _placer_type(strategy: str) -> Callable[..., Placer]:
-  if strategy not in STRATEGIES:
+  if not isinstance(strategy, str) or strategy not in STRATEGIES:
     raise TfplaceError(
       f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
     )

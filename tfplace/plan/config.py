@@ -15,7 +15,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.progress import Progress, silent
 from tfplace.cost.measured_costs import noise_of
-from tfplace.errors import TfplaceError
+from tfplace.errors import TfplaceError, shown
 from tfplace.placers import registry
 from tfplace.placers.dask_workers import check_dask
 
@@ -110,9 +110,10 @@ class PlanConfig:
       TfplaceError: a strategy or order is unknown (the message lists the
         choices), or a number is invalid.
     """
-    if self.strategy not in placers.STRATEGIES:
+    known = isinstance(self.strategy, str)
+    if not known or self.strategy not in placers.STRATEGIES:
       raise TfplaceError(
-        f"unknown strategy {self.strategy!r}; choose one of"
+        f"unknown strategy {shown(self.strategy)}; choose one of"
         f" {', '.join(placers.STRATEGIES)}"
       )
     if self.init_placement is not None:

@@ -21,7 +21,7 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
 from tfplace.core.recompute import NONE, recompute_config
 from tfplace.cost import registry
-from tfplace.errors import ExtractionError, TfplaceError
+from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
@@ -189,9 +189,9 @@ def check_costs(name: str, also: Sequence[str] = ()) -> None:
   """
   models = [model for model in registry.COST_MODELS if model != "measured"]
   names = [*also, *models]
-  if name not in names:
+  if not isinstance(name, str) or name not in names:
     raise TfplaceError(
-      f"unknown cost model {name!r:.60}; choose one of {', '.join(names)}"
+      f"unknown cost model {shown(name)}; choose one of {', '.join(names)}"
     )
 
 
