@@ -194,11 +194,11 @@ def _check_local(values: flags.FlagValues) -> None:
 # Flags that name what a command reads or writes.
 _INPUTS = (
   *("graph", "graph_def", "saved_model", "keras_model", "sample", "cluster"),
-  *("placement", "init_placement", "policy", "check", "init_from", "graphs"),
+  *("placement", "init_placement", "policy", "init_from", "graphs"),
   "models",
 )
 _OUTPUTS = (
-  *("output", "output_graph_def", "output_saved_model", "output_baseline"),
+  *("output", "output_graph_def", "output_saved_model"),
   *("trace", "timeline", "report", "export_dir", "checkpoint_dir"),
 )
 _REPLACED = ("output_saved_model", "export_dir")  # Folders.
@@ -251,7 +251,7 @@ def _is_file(flag: str, path: str) -> bool:
 
 
 def _modules(values: flags.FlagValues) -> list[tuple[str, str]]:
-  names = values["import"].value if "import" in values else ()
+  names = (values["import"].value or ()) if "import" in values else ()
   paths = [f"{name.replace('.', os.sep)}.py" for name in names]
   return [("import", path) for path in paths if os.path.isfile(path)]
 

@@ -76,7 +76,8 @@ class MicrobatchConfig:
     sizes: Any = None
     count: Any = microbatches
     if isinstance(microbatches, list | tuple) or np.ndim(microbatches):
-      sizes, count = tuple(microbatches), max(1, len(microbatches))
+      sizes = tuple(microbatches)  # type: ignore[arg-type]
+      count = max(1, len(sizes))
     return cls(count, max_in_flight, allow_batch_statistics, recompute, sizes)
 
   def __post_init__(self) -> None:
@@ -108,7 +109,7 @@ class MicrobatchConfig:
     if self.sizes is not None and sum(self.sizes) != examples:
       raise ExtractionError(
         f"microbatches is {shown(list(self.sizes))}, in all"
-        f" {sum(self.sizes)} examples, and the batch has {examples}: give sizes"
+        f" {shown(sum(self.sizes))} examples, and the batch has {examples}: give sizes"
         " that add up to the batch, or their number"
       )
 
@@ -165,6 +166,10 @@ def _check_number(name: str, value: Any) -> None:
       " choose with the placement: give a number"
     )
   number = whole_number(value)
+  if number is not None and number >= 1 << 31:
+    raise ExtractionError(
+      f"{name} is {shown(value)}, more than any batch has examples"
+    )
   if number is None or number < 1:
     told = f"{name} is {shown(value)}; it must be an integer of at least 1"
     if name == "microbatches":

@@ -95,8 +95,8 @@ def device_indices(devices: Any) -> np.ndarray:
     return given.astype(np.int32, copy=False)
   if given.dtype.kind not in "iu":
     raise PlacementError(
-      f"devices are of type {given.dtype}; a placement takes integers, the index"
-      " of a device for each op"
+      f"devices are of type {given.dtype}; a placement takes integers, the"
+      " index of a device for each op"
     )
   limits = np.iinfo(np.int32)
   for value in (given.min(), given.max()):

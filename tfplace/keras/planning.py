@@ -81,13 +81,13 @@ def make_request(
   described = find_cluster(cluster)
   if costs is None:
     costs = _MEASURED if cluster is None else _ESTIMATED
+  check_costs(costs, also=(_MEASURED, _ESTIMATED))
   if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
   config.check()
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
-  check_costs(costs, also=(_MEASURED, _ESTIMATED))
   if not isinstance(max_memory or {}, Mapping):
     raise TfplaceError(
       "max_memory is a mapping from devices to sizes, such as"

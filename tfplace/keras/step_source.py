@@ -247,9 +247,10 @@ def _sample(
   if inputs.has_own_step(model, kind) and is_batch:
     return keras.tree.map_structure(zeros, data)
   if not is_batch or (isinstance(data, tuple) and len(data) > 3):
+    found = " ".join(shown(data).split())
     raise ExtractionError(
-      f"sample is {shown(data)}; it must be a batch of arrays x, (x, y) or"
-      " (x, y, sample_weight), such as what model.fit takes"
+      f"sample is {found}; it must be a batch of arrays x, (x, y) or (x, y,"
+      " sample_weight), such as what model.fit takes"
     )
   x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
   x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
