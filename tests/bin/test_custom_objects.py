@@ -78,7 +78,8 @@ def test_classes_of_the_named_module_are_known(folder):
   [
     ("--import=no_such", "--import: module 'no_such' cannot be imported"),
     ("--import=broken", "ValueError: not today"),
-    ("--import=", "cannot be loaded"),
+    ("--import=", "class 'Doubling'; name the Python module that defines it"),
+    ("--import=", "with --import=own_parts"),
   ],
 )
 def test_what_cannot_be_known_is_one_line(folder, flag, said):

@@ -43,7 +43,7 @@ def test_every_flag_of_a_file_is_checked():
   # Strings that name no file of their own, or a folder that may be shared.
   others = {
     *("model", "strategy", "order", "dask", "costs", "microbatches"),
-    *("graph_cache_dir", "tolerance", "families", "op", "offload"),
+    *("graph_cache_dir", "tolerance", "families", "op"),
     *("recompute", "max_memory", "keep_together", "input_shapes"),
     *("model_sizes", "import", "max_decisions", "precision", "algorithm"),
     *("reward", "max_in_flight"),

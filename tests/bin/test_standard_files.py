@@ -4,12 +4,14 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 import tfplace
-from tfplace import core, formats
+from tfplace import core, errors, formats
 from tfplace.core.presets import cluster_preset
+from tfplace.formats import files
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
 COMMANDS = {
@@ -81,3 +83,62 @@ def test_outputs_do_not_take_the_place_of_closed_files(folder):
   words = f"{COMMANDS['table']} --output=made.json"
   assert ran(folder, words, "<&- >&- 2>&-") == (0, "", "")
   assert formats.load_assignments(str(folder / "made.json"))["op"]
+
+
+ODD = "tänzer/µ→x"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("command", ["table", "explanation"])
+def test_output_is_printed_in_every_encoding(folder, command, encoding):
+  for name in ("g.json", "p.json"):
+    text = (folder / name).read_text().replace('"op"', f'"{ODD}"')
+    (folder / name).write_text(text, encoding="utf-8")
+  words = COMMANDS[command].split()
+  done = subprocess.run(
+    [sys.executable, "-m", f"tfplace.bin.{words[0]}", *words[1:]],
+    cwd=folder,
+    check=False,
+    env={
+      **{k: v for k, v in os.environ.items() if not k.startswith("LC_")},
+      **{"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
+    },
+    capture_output=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert not done.stderr and done.stdout.decode(encoding)
+
+
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_command_without_a_temporary_folder_is_clear(folder, loads):
+  words = COMMANDS["table"].split()
+  code = (
+    "import tempfile\n"
+    "def none(): raise FileNotFoundError(2, 'No usable temporary directory')\n"
+    "tempfile.gettempdir = tempfile._get_default_tempdir = none\n"
+    "from tfplace.bin import cli, place\n"
+    f"if {loads}: place._check = lambda _: cli.load_tensorflow()\n"
+    f"import sys; sys.argv = ['tfplace-place', *{words[1:]!r}]\n"
+    "sys.exit(place.run())\n"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=folder,
+    check=False,
+    env={**os.environ, "PYTHONPATH": str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == loads, done.stderr
+  said = "no folder for temporary files can be written"
+  assert (said in done.stderr) == loads and "Traceback" not in done.stderr
+
+
+def test_a_missing_temporary_folder_is_named(monkeypatch):
+  def none():
+    raise FileNotFoundError(2, "No usable temporary directory found")
+
+  monkeypatch.setattr(tempfile, "gettempdir", none)
+  monkeypatch.setenv("TMPDIR", "/nowhere")
+  with pytest.raises(errors.FormatError, match="TMPDIR is '/nowhere'"):
+    files.check_temporary_folder()

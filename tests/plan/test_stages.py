@@ -1,7 +1,9 @@
 """Seconds of the stages of planning."""
 
+import contextlib
 import time
 
+import numba
 import pytest
 
 from tfplace.plan import Stages
@@ -31,3 +33,28 @@ def test_a_stage_that_fails_is_timed_too():
   with stages.timed("proof"):
     pass
   assert stages.seconds["search"] >= 0.05 > stages.seconds["proof"]
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_compilation_is_told_only_where_kernels_compile(compiles):
+  @numba.njit
+  def own(value):
+    return value + 1
+
+  own(1)
+  told = []
+
+  @contextlib.contextmanager
+  def show(stage, detail, seconds):
+    told.append(f"{stage}{detail}")
+    yield lambda *_: None
+    told.append("end")
+
+  stages = Stages(show)
+  with stages.once_compiling("compiling", " once"):
+    own(1)  # It is compiled for integers already.
+    if compiles:
+      own(1.0)
+      own(1j)
+  assert told == (["compiling once", "end"] if compiles else [])
+  assert stages.seconds.keys() == {"compiling"}

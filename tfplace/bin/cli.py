@@ -22,7 +22,7 @@ from absl import flags
 from rich import console, progress
 
 from tfplace.bin import signals
-from tfplace.core.progress import Progress, silent
+from tfplace.core.progress import Progress, encodable, silent
 from tfplace.errors import TfplaceError, shown
 from tfplace.formats import files
 
@@ -155,7 +155,10 @@ class _Output:
 
   def write(self, text: str) -> int:
     with self._told():
-      return self._stream.write(text)
+      try:
+        return self._stream.write(text)
+      except UnicodeEncodeError as error:
+        return self._stream.write(encodable(text, error.encoding))
 
   def flush(self) -> None:
     with self._told():
@@ -384,6 +387,7 @@ def load_tensorflow() -> None:
   """
   if "tensorflow" in sys.modules:
     return
+  files.check_temporary_folder()  # TensorFlow needs it, too.
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
   sys.stderr.flush()
   kept = os.dup(2)

@@ -109,8 +109,8 @@ class MicrobatchConfig:
     if self.sizes is not None and sum(self.sizes) != examples:
       raise ExtractionError(
         f"microbatches is {shown(list(self.sizes))}, in all"
-        f" {shown(sum(self.sizes))} examples, and the batch has {examples}: give sizes"
-        " that add up to the batch, or their number"
+        f" {shown(sum(self.sizes))} examples, and the batch has {examples}:"
+        " give sizes that add up to the batch, or their number"
       )
 
   @property

@@ -17,5 +17,10 @@ class Progress(Protocol):
     """
 
 
+def encodable(text: str, encoding: str) -> str:
+  """Escapes the characters that an encoding, such as ASCII, lacks."""
+  return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def silent(what: str, count: Callable[[], int] | None = None) -> None:
   """Ignores progress."""

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import re
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from tfplace.core.microbatches import (
   plain_sizes,
 )
 from tfplace.core.progress import Progress, silent
-from tfplace.errors import ExtractionError
+from tfplace.errors import ExtractionError, shown
 from tfplace.extraction import (
   custom_gradients,
   functions,
@@ -168,12 +169,33 @@ def load_keras_file(
       model = keras.saving.load_model(name, compile=training, safe_mode=True)
   except Exception as error:
     raise ExtractionError(
-      f"Keras model file {name!r} cannot be loaded: {type(error).__name__}:"
-      f" {_cause(error)}"
+      f"Keras model file {name!r} cannot be loaded: {_why_unloaded(error)}"
     ) from error
   if training:
     _renew_optimizer(model)
   return model
+
+
+_UNKNOWN = re.compile(
+  r"(?:Could not locate|Unknown) (class|function|layer|loss|metric|object)"
+  r"(?: function)?:? '([^']+)'"
+)
+
+
+def _why_unloaded(error: Exception) -> str:
+  """Returns the reason of Keras, or the class that it does not know."""
+  found = _UNKNOWN.search(str(error))
+  if found is None:
+    return f"{type(error).__name__}: {_cause(error)}"
+  name = found[2]
+  config = rf"'module': '([\w.]+)', 'class_name': '{re.escape(name)}'"
+  module = re.search(config, str(error))
+  option = "--import" if module is None else f"--import={module[1]}"
+  return (
+    f"Keras does not know its {found[1]} {shown(name)}; name the Python module"
+    f" that defines it with {option}, or import it in Python before the file is"
+    " loaded"
+  )
 
 
 def _renew_optimizer(model: keras.Model) -> None:

@@ -16,6 +16,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -140,6 +141,17 @@ def remove_all() -> None:
   """Removes all temporary files of this process, for its abrupt end."""
   for path in list(_mine):
     _remove(path)
+
+
+def check_temporary_folder() -> None:
+  """Raises FormatError where Python finds no folder for temporary files."""
+  try:
+    tempfile.gettempdir()
+  except FileNotFoundError as error:
+    raise FormatError(
+      "no folder for temporary files can be written (TMPDIR is"
+      f" {os.environ.get('TMPDIR')!r}): set TMPDIR to a folder of your own"
+    ) from error
 
 
 def put_folder(made: str, target: str) -> None:

@@ -346,6 +346,8 @@ class PlacementCallback(keras.callbacks.Callback):
   def _say(self, text: str, level: int = logging.INFO) -> None:
     text = f"model {self.model.name!r}: {text}"
     verbose = self._verbose if level >= logging.INFO else 0
+    if level == logging.WARNING and not verbose:
+      verbose = progress.LOGGED  # Failures are told in any case.
     progress.print_or_log(text, verbose, level)
 
 

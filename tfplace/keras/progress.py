@@ -13,24 +13,26 @@ import keras
 import numpy as np
 
 from tfplace.core.argument_checks import whole_number
-from tfplace.core.progress import Progress, silent
+from tfplace.core.progress import Progress, encodable, silent
 from tfplace.errors import TfplaceError, shown
 
 _logger = logging.getLogger("tfplace")
+LOGGED = -1  # Level of "auto" where nobody watches.
 _SILENCE_S = 10.0  # A silent stage is logged after so many seconds.
 
 
 def check_verbose(verbose: str | int) -> int:
-  """Converts the `verbose` argument to 0 or 1.
+  """Converts the `verbose` argument to 1 (print), 0 (quiet) or -1 (log).
 
   "auto" becomes 1 on a terminal or in a notebook if Keras' interactive logging
-  is on.
+  is on, and -1 otherwise.
 
   Raises:
     TfplaceError: the value is not "auto", 0, 1 or 2.
   """
   if isinstance(verbose, str) and verbose == "auto":
-    return int(keras.config.is_interactive_logging_enabled() and _is_watched())
+    is_interactive = keras.config.is_interactive_logging_enabled()
+    return 1 if is_interactive and _is_watched() else LOGGED
   if isinstance(verbose, bool | np.bool_):
     return int(verbose)
   number = whole_number(verbose)
@@ -56,7 +58,7 @@ class StageDisplay:
   def __init__(self, model: str, verbose: int) -> None:
     self._model = model
     self._verbose = verbose
-    self._line = _notebook_line() if verbose else None
+    self._line = _notebook_line() if verbose == 1 else None
 
   @contextlib.contextmanager
   def __call__(
@@ -64,12 +66,13 @@ class StageDisplay:
   ) -> Iterator[Progress]:
     """Prints the start of a stage, or logs a stage that takes too long."""
     text = f"planning model {self._model!r}: {stage}{detail}"
-    timer = threading.Timer(_SILENCE_S, _logger.warning, ["%s", text])
+    level = logging.WARNING if self._verbose == LOGGED else logging.INFO
+    timer = threading.Timer(_SILENCE_S, _logger.log, [level, "%s", text])
     timer.daemon = True
     if self._line is not None:
       self._line.show(f"{text} ...")
-    elif self._verbose:
-      print(text, flush=True)
+    elif self._verbose == 1:
+      _print(text)
     elif seconds is None:
       timer.start()
     try:
@@ -114,9 +117,15 @@ def _notebook_line() -> _NotebookLine | None:
   return _NotebookLine(importlib.import_module("IPython.display"))
 
 
+def _print(text: str) -> None:
+  encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+  print(encodable(text, encoding), flush=True)
+
+
 def print_or_log(text: str, verbose: int, level: int) -> None:
-  """Prints a text if `verbose`, else logs it."""
-  if verbose:
-    print(text, flush=True)
+  """Prints a text if `verbose` is 1, else logs it; 0 logs no warnings."""
+  if verbose == 1:
+    _print(text)
   else:
+    level = level if verbose else min(level, logging.INFO)
     _logger.log(level, "%s", text)

@@ -170,6 +170,20 @@ class Stages:
         self._inner_s[-1] += took_s
 
   @contextlib.contextmanager
+  def once_compiling(self, stage: str, detail: str) -> Iterator[None]:
+    """Times a stage, and displays it from the first compilation of a kernel."""
+    from tfplace.simulate import jit  # Imports Numba.
+
+    with self.timed(stage), contextlib.ExitStack() as stack:
+      show = self._show
+      if show is not None:
+        shown_stage = show(stage, detail, None)
+        stack.enter_context(
+          jit.on_compilation(lambda: stack.enter_context(shown_stage))
+        )
+      yield
+
+  @contextlib.contextmanager
   def __call__(
     self, stage: str, detail: str = "", seconds: float | None = None
   ) -> Iterator[Progress]:

@@ -1,11 +1,12 @@
 """Numba decorators of all kernels, with and without memory allocation."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core import event
 
 from tfplace.simulate import code_cache
 
@@ -81,6 +82,26 @@ def _cached(function: F, options: Mapping[str, Any]) -> Any:
   with contextlib.suppress(RuntimeError), code_cache.fallback() as is_kept:
     return njit(cache=is_kept, **options)(function)
   return njit(**options)(function)
+
+
+@contextlib.contextmanager
+def on_compilation(call: Callable[[], object]) -> Iterator[None]:
+  """Calls `call` once if a kernel is compiled inside, and not just loaded."""
+
+  class _First(event.Listener):
+    def __init__(self) -> None:
+      self.is_told = False
+
+    def on_start(self, unused_event: event.Event) -> None:
+      if not self.is_told:
+        self.is_told = True
+        call()
+
+    def on_end(self, unused_event: event.Event) -> None:
+      pass
+
+  with event.install_listener("numba:compile", _First()):
+    yield
 
 
 def cache_folders() -> list[str]:

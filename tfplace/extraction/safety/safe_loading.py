@@ -33,6 +33,7 @@ from tfplace.extraction.safety import (
   saved_model_parts,
   side_effects,
 )
+from tfplace.formats.files import check_temporary_folder
 
 FILES = ("saved_model.pb", "saved_model.pbtxt")
 _NAMES = frozenset(("Const", "Placeholder", "PlaceholderWithDefault"))
@@ -78,6 +79,7 @@ def load(path: str, check: Check | None = None) -> Any:
     ),
     where,
   )
+  check_temporary_folder()
   with tempfile.TemporaryDirectory(prefix="tfplace-") as folder:
     try:
       _write(path, folder, content, assets)

@@ -25,6 +25,7 @@ import tfplace
 from tfplace.core.cluster import Cluster
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError
+from tfplace.formats.files import check_temporary_folder
 from tfplace.measure.session import messages
 
 STARTUP_TIMEOUT_S = 90.0
@@ -75,6 +76,7 @@ class Child:
   def __init__(self, name: str, config: messages.ChildConfig) -> None:
     self.name = name
     self.stage = "starting"
+    check_temporary_folder()
     self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (`kill` closes it)
     ours, theirs = socket.socketpair()
     number = str(theirs.fileno())
