@@ -14,7 +14,6 @@ from tfplace.learned import policies, policy_format
 from tfplace.learned.policy_format import INFO_FILE, check_export_dir
 
 VALID = json.loads((policies.SHIPPED / "gdp" / INFO_FILE).read_text())
-RNN = json.loads((policies.SHIPPED / "rnn" / INFO_FILE).read_text())
 
 
 def network(**values):
@@ -106,9 +105,8 @@ def test_policy_info_from_an_endless_pipe_is_refused(tmp_path):
 @pytest.mark.parametrize(
   "strategy, sizes, said",
   [
-    ("rnn", {"types": None}, "names no op types"),
-    ("rnn", {"types": ["MatMul"]}, "sizes of its policy.json"),
     ("gdp", {"axes": 0}, "sizes of its policy.json"),
+    ("gdp", {"axes": 64}, "sizes of its policy.json"),
   ],
 )
 def test_info_of_another_network_is_named(tmp_path, strategy, sizes, said):
@@ -126,7 +124,14 @@ def test_info_of_another_network_is_named(tmp_path, strategy, sizes, said):
     tfplace.place(problem, strategy, budget_s=5.0, policy=str(policy))
 
 
-@pytest.mark.parametrize("strategy", ["gdp", "rnn"])
+def test_info_without_op_types_is_named(tmp_path):
+  policy = object.__new__(policies.Policy)
+  policy.info, policy._path = {"network": {}}, str(tmp_path)
+  with pytest.raises(TrainingError, match="names no op types"):
+    _ = policy.types
+
+
+@pytest.mark.parametrize("strategy", ["gdp", "ordered"])
 def test_every_shipped_policy_may_be_replaced(tmp_path, strategy):
   shutil.copytree(policies.SHIPPED / strategy, tmp_path / "policy")
   (tmp_path / "policy" / "placements").mkdir()
