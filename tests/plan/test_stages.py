@@ -51,10 +51,12 @@ def test_compilation_is_told_only_where_kernels_compile(compiles):
     told.append("end")
 
   stages = Stages(show)
-  with stages.once_compiling("compiling", " once"):
+  with stages.loading_placers():
     own(1)  # It is compiled for integers already.
     if compiles:
       own(1.0)
       own(1j)
-  assert told == (["compiling once", "end"] if compiles else [])
-  assert stages.seconds.keys() == {"compiling"}
+  line = "compiling the placers, once per installation"
+  assert told == ([line, "end"] if compiles else [])
+  way = "compiling" if compiles else "loading"
+  assert stages.seconds.keys() == {f"{way} the placers"}

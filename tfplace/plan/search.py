@@ -178,7 +178,7 @@ def compile_placers(
   """
   if config.workers is not None:
     return
-  with stage.once_compiling("compiling the placers", ", once per installation"):
+  with stage.loading_placers():
     placers.warm_up(config.strategy, problem.cluster.has_message_costs)
     bounds.warm_up()
 
