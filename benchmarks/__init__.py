@@ -1,1 +1,1 @@
-"""Programs that make the figures of the documents; run them with -m."""
+"""Benchmarks: each `run_*.py` measures, and `run_all.py` writes the tables."""

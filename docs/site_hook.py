@@ -32,7 +32,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     **PAGES,
     "LICENSE": "LICENSE.txt",
     **{_name(path): f"results/{path.name}" for path in _results()},
-    "benchmarks/models/graph_sets.py": "benchmarks/models/graph_sets.py",
+    "benchmarks/sets.py": "benchmarks/sets.py",
     **{_name(path): _name(path) for path in _examples()},
   }
   for source, target in extra.items():

@@ -3,7 +3,7 @@
 Steps in microbatches of WaveNets, on which it was not trained. (With
 the unrolled LSTM `ptb` in four among them, the ratio was 0.889.) They are
 development graphs by now; what the policy is worth on others is for
-`benchmarks/learned/run_holdout.py` to say.
+`benchmarks/run_policy.py` to say.
 """
 
 import math

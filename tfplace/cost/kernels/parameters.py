@@ -1,6 +1,6 @@
 """Fitted parameters of the kernel classes: one JSON file of the package.
 
-`python -m benchmarks.gpu.fit_kernel_costs` writes it. Its key "origin" says
+`python -m benchmarks.fit_kernel_costs` writes it. Its key "origin" says
 which data each part was fitted to.
 """
 

@@ -1,1 +1,0 @@
-"""Costs of GPUs, and runs on a host's GPUs."""

@@ -1,0 +1,140 @@
+"""Measured kernels of the NeuSight artifact: rows, shapes and rates.
+
+The data (MIT license: Lee, Phanishayee, Mahajan, "Forecasting GPU Performance
+for Deep Learning Training and Inference", ASPLOS 2025) is not part of the
+project. A row is a test row by the hash of its text and of a salt, so that the
+split is the same everywhere; no parameter is fitted to a test row.
+"""
+
+import csv
+import dataclasses
+import gzip
+import hashlib
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.core.gpu_hardware import GpuHardware, gpu_hardware
+from tfplace.core.gpus import GPUS, gpu_description
+from tfplace.cost.kernels.convolution import Shapes
+from tfplace.cost.kernels.rates import Limits, Rates, rates
+
+_SALT = "tfplace-kernels-1"
+_TEST_SHARE = 5  # one row in so many
+
+BINARY = ("add", "mul", "div", "pow")
+UNARY = ("addu", "mulu", "divu", "powu", "relu", "gelu", "tanh")
+CLASSES = {
+  "matmul": ("linear",),
+  "batch_matmul": ("bmm",),
+  "convolution": ("conv",),
+  "elementwise": (*BINARY, *UNARY),
+  "softmax": ("softmax",),
+  "layer_norm": ("ln",),
+}
+
+
+def _a100_pcie_80gb() -> GpuHardware:
+  """Returns the 40 GB card with 1935 GB/s and 300 W (product brief)."""
+  forty = GPUS["a100-pcie"]
+  changed = dataclasses.replace(
+    forty, bandwidth_bytes_per_us=1935000.0, power_watts=300
+  )
+  return gpu_hardware("a100-pcie-80gb", gpu_description(changed))
+
+
+# Name in the data -> data sheet.
+HARDWARE = {
+  **{
+    name: gpu_hardware(name, gpu_description(GPUS[preset]))
+    for name, preset in (
+      ("p4", "p4"),
+      ("p100-pcie", "p100"),
+      ("v100-pcie", "v100-pcie"),
+      ("t4", "t4"),
+      ("a100-pcie-40gb", "a100-pcie"),
+    )
+  },
+  "a100-pcie-80gb": _a100_pcie_80gb(),
+}
+NAMES = tuple(HARDWARE)
+
+
+class Rows(NamedTuple):
+  """Kernels of one class.
+
+  Attributes:
+    op: [n] name in the data.
+    gpu: [n] index into `NAMES`.
+    dims: [n, num_dims] of the data.
+    latency_us: [n] measured.
+    is_test: [n] whether the row is kept for the test.
+  """
+
+  op: np.ndarray
+  gpu: np.ndarray
+  dims: np.ndarray
+  latency_us: np.ndarray
+  is_test: np.ndarray
+
+  def part(self, chosen: np.ndarray) -> "Rows":
+    """The chosen rows."""
+    return Rows(*(field[chosen] for field in self))
+
+
+def read(path: str) -> dict[str, Rows]:
+  """Class -> its rows."""
+  class_of = {op: name for name, ops in CLASSES.items() for op in ops}
+  found: dict[str, list] = {name: [] for name in CLASSES}
+  with gzip.open(pathlib.Path(path), "rt", encoding="utf-8") as file:
+    for row in csv.DictReader(file):
+      text = f"{_SALT},{row['op']},{row['gpu']},{row['dims']}"
+      digest = hashlib.sha256(text.encode()).digest()
+      found[class_of[row["op"]]].append(
+        (
+          row["op"],
+          NAMES.index(row["gpu"]),
+          [float(size) for size in row["dims"].split("x")],
+          float(row["latency_us"]),
+          digest[0] % _TEST_SHARE == 0,
+        )
+      )
+  return {
+    name: Rows(*(np.array(column) for column in zip(*rows, strict=True)))
+    for name, rows in found.items()
+  }
+
+
+def rates_of(gpu: np.ndarray, limits: Limits) -> Rates:
+  """Rates of each row's GPU: fields are [n] arrays."""
+  each = [rates(hardware, "fp32", limits) for hardware in HARDWARE.values()]
+  columns = zip(*each, strict=True)
+  return Rates(*(np.array(column, float)[gpu] for column in columns))
+
+
+def convolutions(dims: np.ndarray) -> Shapes:
+  """Shapes of `B x size x Cin x Cout x k x stride x padding`."""
+  batch, size, channels, filters, side, stride, padding = dims.T
+  out = (size + 2 * padding - side) // stride + 1
+  elements = batch * (size**2 * channels + out**2 * filters)
+  return Shapes(
+    batch, out, out, channels, filters, side, side, stride, elements
+  )
+
+
+def bytes_of(rows: Rows) -> np.ndarray:
+  """[n] bytes that a memory-bound kernel reads and writes once."""
+  tensors = np.where(np.isin(rows.op, BINARY), 3.0, 2.0)
+  return rows.dims.prod(axis=1) * 4 * tensors
+
+
+def sample(rows: Rows, most: int, seed: int) -> np.ndarray:
+  """Indices of at most so many rows of each GPU."""
+  rng = np.random.default_rng(seed)
+  chosen: Sequence[np.ndarray] = [
+    rng.permutation(np.flatnonzero(rows.gpu == gpu))[:most]
+    for gpu in range(len(NAMES))
+  ]
+  return np.concatenate(chosen)

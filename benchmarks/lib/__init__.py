@@ -1,1 +1,0 @@
-"""Flags, saved rows, reports, published tables and screenshots."""

@@ -1,0 +1,1079 @@
+"""Models that benchmarks place and measure, in plain Keras 3.
+
+Each is as in its paper, in a size that one GPU trains; docstrings name what
+differs. `MODELS` has those of the tables, `DEVELOPMENT` and `HOLDOUT` those of
+the sets in `sets.py`, `SMALL` those that worker processes run, and
+`published_model` those of published steps.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from unittest import mock
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import KerasTensor as Tensor
+from keras import layers, ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+  """A model with the batch that it is trained on.
+
+  Attributes:
+    build: makes it, compiled.
+    batch_size: examples of a step.
+    has_batch_statistics: whether BatchNormalization must be allowed to compute
+      its statistics for each microbatch.
+  """
+
+  build: Callable[[], keras.Model]
+  batch_size: int
+  has_batch_statistics: bool = False
+
+
+class Positions(layers.Layer):
+  """Adds a trained vector to each position: [examples, length, units]."""
+
+  def build(self, input_shape: tuple[int | None, ...]) -> None:
+    self.table = self.add_weight(shape=input_shape[1:], name="table")
+
+  def call(self, x: Tensor) -> Tensor:
+    return x + self.table
+
+
+def bert(
+  depth: int, units: int, vocabulary: int = 30522, length: int = 128
+) -> keras.Model:
+  """Devlin et al., 2018: masked words are predicted, 15% of them."""
+  tokens = keras.Input((length,), dtype="int32", name="tokens")
+  segments = keras.Input((length,), dtype="int32", name="segments")
+  masked = keras.Input((length * 15 // 100,), dtype="int32", name="masked")
+  x = layers.Embedding(vocabulary, units, name="words")(tokens)
+  x = x + layers.Embedding(2, units, name="segment")(segments)
+  x = layers.LayerNormalization()(Positions()(x))
+  for i in range(depth):
+    name = f"encoder{i}_"
+    x = _normalized(x, _attention(x, x, units, name), name + "attention_norm")
+    x = _normalized(x, _feed_forward(x, units, name), name + "output_norm")
+  x = ops.take_along_axis(x, ops.expand_dims(masked, -1), axis=1)
+  x = layers.Dense(units, activation="gelu", name="transform")(x)
+  logits = layers.Dense(vocabulary, name="logits")(x)
+  return _classifier(keras.Model([tokens, segments, masked], logits))
+
+
+def gpt(
+  depth: int, units: int, vocabulary: int = 32000, length: int = 256
+) -> keras.Model:
+  """Radford et al., 2019 (GPT-2): every next word is predicted."""
+  tokens = keras.Input((length,), dtype="int32", name="tokens")
+  x = Positions()(layers.Embedding(vocabulary, units, name="words")(tokens))
+  for i in range(depth):
+    x = _decoder_block(x, units, f"block{i}_", _feed_forward)
+  x = layers.LayerNormalization(name="norm")(x)
+  return _classifier(
+    keras.Model(tokens, layers.Dense(vocabulary, name="logits")(x))
+  )
+
+
+def mixture_of_experts(
+  depth: int = 8, units: int = 512, vocabulary: int = 32000, length: int = 256
+) -> keras.Model:
+  """Fedus et al., 2021 (Switch Transformer): eight experts in every other
+  layer. An expert takes as many tokens of each sequence as its share and a
+  quarter more. The loss that balances experts is left out: some sums of
+  small tensors.
+  """
+  tokens = keras.Input((length,), dtype="int32", name="tokens")
+  x = Positions()(layers.Embedding(vocabulary, units, name="words")(tokens))
+  for i in range(depth):
+    inner = _experts if i % 2 else _feed_forward
+    x = _decoder_block(x, units, f"block{i}_", inner)
+  x = layers.LayerNormalization(name="norm")(x)
+  return _classifier(
+    keras.Model(tokens, layers.Dense(vocabulary, name="logits")(x))
+  )
+
+
+def translator(
+  depth: int = 6, units: int = 512, vocabulary: int = 32000, length: int = 64
+) -> keras.Model:
+  """Vaswani et al., 2017: the base Transformer, encoder and decoder."""
+  source = keras.Input((length,), dtype="int32", name="source")
+  target = keras.Input((length,), dtype="int32", name="target")
+  words = layers.Embedding(vocabulary, units, name="words")
+  x, y = Positions()(words(source)), Positions()(words(target))
+  for i in range(depth):
+    name = f"encoder{i}_"
+    x = _normalized(x, _attention(x, x, units, name), name + "attention_norm")
+    x = _normalized(x, _feed_forward(x, units, name), name + "output_norm")
+  for i in range(depth):
+    name = f"decoder{i}_"
+    own = _attention(y, y, units, name, causal=True)
+    y = _normalized(y, own, name + "attention_norm")
+    read = _attention(y, x, units, name + "source_")
+    y = _normalized(y, read, name + "source_norm")
+    y = _normalized(y, _feed_forward(y, units, name), name + "output_norm")
+  logits = layers.Dense(vocabulary, name="logits")(y)
+  return _classifier(keras.Model([source, target], logits))
+
+
+def vit(depth: int = 12, units: int = 384, size: int = 224) -> keras.Model:
+  """Dosovitskiy et al., 2020: ViT-S/16; the mean of all patches in place of a
+  class token (Beyer et al., 2022)."""
+  images = keras.Input((size, size, 3), name="images")
+  x = layers.Conv2D(units, 16, strides=16, name="patches")(images)
+  x = Positions()(layers.Reshape((-1, units))(x))
+  for i in range(depth):
+    name = f"block{i}_"
+    y = layers.LayerNormalization(name=name + "attention_norm")(x)
+    x = x + _attention(y, y, units, name)
+    y = layers.LayerNormalization(name=name + "output_norm")(x)
+    x = x + _feed_forward(y, units, name)
+  x = layers.GlobalAveragePooling1D()(layers.LayerNormalization(name="norm")(x))
+  return _classifier(keras.Model(images, layers.Dense(1000, name="logits")(x)))
+
+
+def resnet50(
+  normalization: Callable[..., layers.Layer],
+  blocks: tuple[int, ...] = (3, 4, 6, 3),
+  size: int = 224,
+) -> keras.Model:
+  """He et al., 2015, with strides in the 3 x 3 convolutions as all train it."""
+  images = keras.Input((size, size, 3), name="images")
+  x = _convolved(images, 64, 7, 2, normalization, "stem")
+  x = layers.MaxPooling2D(3, 2, padding="same")(x)
+  for stage, count in enumerate(blocks):
+    for i in range(count):
+      stride = 2 if i == 0 and stage > 0 else 1
+      name = f"stage{stage}_block{i}"
+      x = _bottleneck(x, 64 << stage, stride, normalization, name)
+  x = layers.GlobalAveragePooling2D()(x)
+  model = keras.Model(images, layers.Dense(1000, name="logits")(x))
+  return _classifier(model, keras.optimizers.SGD(0.1, momentum=0.9))
+
+
+def unet(filters: int = 32, depth: int = 4, size: int = 256) -> keras.Model:
+  """Ronneberger et al., 2015, with half the filters, padded convolutions and
+  GroupNormalization."""
+  images = x = keras.Input((size, size, 3), name="images")
+  kept = []
+  for level in range(depth):
+    x = _two_convolutions(x, filters << level, f"down{level}")
+    kept.append(x)
+    x = layers.MaxPooling2D()(x)
+  x = _two_convolutions(x, filters << depth, "bottom")
+  for level in reversed(range(depth)):
+    x = layers.Conv2DTranspose(filters << level, 2, 2, name=f"up{level}")(x)
+    x = layers.Concatenate()([kept[level], x])
+    x = _two_convolutions(x, filters << level, f"joined{level}")
+  return _classifier(keras.Model(images, layers.Conv2D(2, 1, name="logits")(x)))
+
+
+def group_normalization(name: str) -> layers.Layer:
+  """Wu and He, 2018: 32 groups, their default."""
+  return layers.GroupNormalization(groups=32, name=name)
+
+
+def _attention(
+  query: Tensor, value: Tensor, units: int, name: str, causal: bool = False
+) -> Tensor:
+  """Heads of 64 units."""
+  layer = layers.MultiHeadAttention(
+    max(1, units // 64), 64, name=name + "attention"
+  )
+  return layer(query, value, use_causal_mask=causal)
+
+
+def _feed_forward(x: Tensor, units: int, name: str) -> Tensor:
+  x = layers.Dense(4 * units, activation="gelu", name=name + "up")(x)
+  return layers.Dense(units, name=name + "down")(x)
+
+
+def _normalized(x: Tensor, y: Tensor, name: str) -> Tensor:
+  return layers.LayerNormalization(name=name)(x + y)
+
+
+def _decoder_block(
+  x: Tensor, units: int, name: str, inner: Callable[..., Tensor]
+) -> Tensor:
+  y = layers.LayerNormalization(name=name + "attention_norm")(x)
+  x = x + _attention(y, y, units, name, causal=True)
+  y = layers.LayerNormalization(name=name + "output_norm")(x)
+  return x + inner(y, units, name)
+
+
+def _experts(x: Tensor, units: int, name: str, count: int = 8) -> Tensor:
+  """Each token of [examples, length, units] through the likeliest expert."""
+  length = x.shape[1]
+  capacity = max(1, length * 5 // (4 * count))
+  gates = layers.Dense(count, activation="softmax", name=name + "router")(x)
+  chosen = ops.one_hot(ops.argmax(gates, axis=-1), count)
+  place = ops.cumsum(chosen, axis=1) * chosen - 1.0  # in the expert's queue
+  slots = ops.one_hot(ops.cast(place, "int32"), capacity)  # none from there on
+  inputs = ops.einsum("blec,blu->becu", slots, x)
+  outputs = [
+    _feed_forward(inputs[:, i], units, f"{name}expert{i}_")
+    for i in range(count)
+  ]
+  back = slots * ops.expand_dims(gates, -1)
+  return ops.einsum("blec,becu->blu", back, ops.stack(outputs, axis=1))
+
+
+def _convolved(
+  x: Tensor,
+  filters: int,
+  kernel: int,
+  stride: int,
+  normalization: Callable[..., layers.Layer],
+  name: str,
+  activation: str | None = "relu",
+) -> Tensor:
+  """A convolution, its normalization and activation."""
+  convolution = layers.Conv2D(
+    filters, kernel, stride, padding="same", use_bias=False, name=name + "_conv"
+  )
+  x = normalization(name=name + "_norm")(convolution(x))
+  return layers.Activation(activation)(x) if activation else x
+
+
+def _bottleneck(
+  x: Tensor,
+  filters: int,
+  stride: int,
+  normalization: Callable[..., layers.Layer],
+  name: str,
+) -> Tensor:
+  y = _convolved(x, filters, 1, 1, normalization, name + "_in")
+  y = _convolved(y, filters, 3, stride, normalization, name + "_middle")
+  y = _convolved(y, 4 * filters, 1, 1, normalization, name + "_out", None)
+  if x.shape[-1] != 4 * filters:
+    x = _convolved(
+      x, 4 * filters, 1, stride, normalization, name + "_past", None
+    )
+  return layers.Activation("relu")(x + y)
+
+
+def _two_convolutions(x: Tensor, filters: int, name: str) -> Tensor:
+  x = _convolved(x, filters, 3, 1, group_normalization, name + "_a")
+  return _convolved(x, filters, 3, 1, group_normalization, name + "_b")
+
+
+def _classifier(
+  model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None
+) -> keras.Model:
+  """Compiled to predict classes; by default with AdamW."""
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  optimizer = optimizer or keras.optimizers.AdamW(1e-4)
+  model.compile(optimizer, loss, jit_compile=False)
+  return model
+
+
+def convolutional() -> keras.Model:
+  """Simonyan and Zisserman, 2014: thirteen convolutions, 64 x 64 pixels."""
+  images = x = keras.Input((64, 64, 3), name="images")
+  stages = ((2, 16), (2, 32), (3, 64), (3, 128), (3, 128))
+  for stage, (count, filters) in enumerate(stages):
+    for i in range(count):
+      name = f"stage{stage}_conv{i}"
+      x = layers.Conv2D(filters, 3, 1, "same", activation="relu", name=name)(x)
+    x = layers.MaxPooling2D()(x)
+  logits = layers.Dense(10, name="logits")(layers.Flatten()(x))
+  return _classifier(keras.Model(images, logits))
+
+
+def towers(depth: int = 4, filters: int = 32) -> keras.Model:
+  """Two equal convolutional towers on one input, joined by a small head."""
+  images = keras.Input((32, 32, 16), name="images")
+  ends = []
+  for tower in ("left", "right"):
+    x = images
+    for i in range(depth):
+      name = f"{tower}_conv{i}"
+      x = layers.Conv2D(filters, 3, 1, "same", activation="relu", name=name)(x)
+    ends.append(layers.GlobalAveragePooling2D()(x))
+  logits = layers.Dense(10, name="logits")(layers.Concatenate()(ends))
+  return _classifier(keras.Model(images, logits))
+
+
+MODELS = {
+  "bert_small": Trained(lambda: bert(4, 256), 64),
+  "bert_base": Trained(lambda: bert(12, 768), 32),
+  "gpt_small": Trained(lambda: gpt(4, 256), 32),
+  "gpt_medium": Trained(lambda: gpt(12, 512), 16),
+  "vit": Trained(vit, 64),
+  "resnet50_gn": Trained(lambda: resnet50(group_normalization), 64),
+  "resnet50_bn": Trained(
+    lambda: resnet50(layers.BatchNormalization), 64, has_batch_statistics=True
+  ),
+  "unet": Trained(unet, 16),
+  "translator": Trained(translator, 64),
+  "mixture_of_experts": Trained(mixture_of_experts, 16),
+}
+
+
+# Steps of a fraction of a second on one core.
+SMALL = {
+  "gpt": Trained(lambda: gpt(4, 192, 4000, 64), 16),
+  "bert": Trained(lambda: bert(4, 192, 4000, 64), 16),
+  "translator": Trained(lambda: translator(2, 128, 4000, 32), 16),
+  "unet": Trained(lambda: unet(32, 2, 32), 16),
+  "convolutional": Trained(convolutional, 16),
+  "two_towers": Trained(towers, 16),
+}
+
+
+def llama(
+  depth: int = 12, units: int = 768, vocabulary: int = 32000, length: int = 256
+) -> keras.Model:
+  """Touvron et al., 2023, with grouped queries; positions are learned."""
+  tokens = keras.Input((length,), dtype="int32", name="tokens")
+  x = Positions()(layers.Embedding(vocabulary, units, name="words")(tokens))
+  for i in range(depth):
+    name = f"block{i}_"
+    y = layers.RMSNormalization(name=name + "attention_norm")(x)
+    heads = layers.GroupQueryAttention(
+      64, units // 64, units // 192, use_bias=False, name=name + "attention"
+    )
+    x = x + heads(y, y, use_causal_mask=True)
+    y = layers.RMSNormalization(name=name + "output_norm")(x)
+    gate = layers.Dense(3 * units, "silu", use_bias=False, name=name + "gate")
+    up = layers.Dense(3 * units, use_bias=False, name=name + "up")
+    down = layers.Dense(units, use_bias=False, name=name + "down")
+    x = x + down(gate(y) * up(y))
+  x = layers.RMSNormalization(name="norm")(x)
+  logits = layers.Dense(vocabulary, use_bias=False, name="logits")(x)
+  return _classifier(keras.Model(tokens, logits))
+
+
+def mixer(depth: int = 24, units: int = 768, size: int = 224) -> keras.Model:
+  """Tolstikhin et al., 2021 (MLP-Mixer), twice as deep as B/16."""
+  images = keras.Input((size, size, 3), name="images")
+  x = layers.Conv2D(units, 16, strides=16, name="patches")(images)
+  x = layers.Reshape((-1, units))(x)
+  for i in range(depth):
+    name = f"block{i}_"
+    y = layers.LayerNormalization(name=name + "tokens_norm")(x)
+    y = layers.Permute((2, 1))(y)
+    y = layers.Dense(units // 2, "gelu", name=name + "tokens_up")(y)
+    y = layers.Dense(x.shape[1], name=name + "tokens_down")(y)
+    x = x + layers.Permute((2, 1))(y)
+    y = layers.LayerNormalization(name=name + "units_norm")(x)
+    y = layers.Dense(4 * units, "gelu", name=name + "units_up")(y)
+    x = x + layers.Dense(units, name=name + "units_down")(y)
+  x = layers.GlobalAveragePooling1D()(layers.LayerNormalization(name="norm")(x))
+  return _classifier(keras.Model(images, layers.Dense(1000, name="logits")(x)))
+
+
+def conformer(
+  depth: int = 16, units: int = 256, frames: int = 512
+) -> keras.Model:
+  """Gulati et al., 2020, medium; a class for each frame in place of a
+  transducer, LayerNormalization in place of BatchNormalization."""
+  sound = keras.Input((frames, 80), name="sound")
+  x = layers.Conv1D(units, 5, 4, "same", activation="silu", name="stem")(sound)
+  x = Positions()(x)
+  for i in range(depth):
+    name = f"block{i}_"
+    x = x + 0.5 * _half_feed_forward(x, units, name + "first_")
+    y = layers.LayerNormalization(name=name + "attention_norm")(x)
+    heads = layers.MultiHeadAttention(units // 64, 64, name=name + "attention")
+    x = x + heads(y, y)
+    x = x + _convolution(x, units, name)
+    x = x + 0.5 * _half_feed_forward(x, units, name + "second_")
+    x = layers.LayerNormalization(name=name + "norm")(x)
+  return _classifier(keras.Model(sound, layers.Dense(1024, name="logits")(x)))
+
+
+def _half_feed_forward(x: Tensor, units: int, name: str) -> Tensor:
+  y = layers.LayerNormalization(name=name + "norm")(x)
+  y = layers.Dense(4 * units, "silu", name=name + "up")(y)
+  return layers.Dense(units, name=name + "down")(y)
+
+
+def _convolution(x: Tensor, units: int, name: str) -> Tensor:
+  y = layers.LayerNormalization(name=name + "convolution_norm")(x)
+  gate = layers.Dense(units, "sigmoid", name=name + "gate")(y)
+  y = layers.Dense(units, name=name + "enter")(y) * gate
+  y = layers.DepthwiseConv1D(31, padding="same", name=name + "depthwise")(y)
+  y = layers.LayerNormalization(name=name + "depthwise_norm")(y)
+  y = layers.Activation("silu")(y)
+  return layers.Dense(units, name=name + "leave")(y)
+
+
+def diffusion(
+  units: int = 128, levels: int = 4, blocks: int = 3, size: int = 64
+) -> keras.Model:
+  """Ho et al., 2020 (DDPM): a U-Net that predicts the noise of an image, with
+  attention on its two lower levels."""
+  images = keras.Input((size, size, 3), name="images")
+  noise = keras.Input((units,), name="noise_level")
+  time = layers.Dense(4 * units, "silu", name="time")(noise)
+  x = layers.Conv2D(units, 3, padding="same", name="stem")(images)
+  kept = []
+  for level in range(levels):
+    for i in range(blocks):
+      x = _diffused(x, time, units << min(level, 2), f"down{level}_{i}_", level)
+      kept.append(x)
+    if level < levels - 1:
+      x = layers.Conv2D(x.shape[-1], 3, 2, "same", name=f"smaller{level}")(x)
+  for level in reversed(range(levels)):
+    for i in range(blocks):
+      x = layers.Concatenate()([x, kept.pop()])
+      x = _diffused(x, time, units << min(level, 2), f"up{level}_{i}_", level)
+    if level:
+      x = layers.UpSampling2D()(x)
+      x = layers.Conv2D(x.shape[-1], 3, padding="same", name=f"up{level}")(x)
+  out = layers.Conv2D(3, 3, padding="same", name="noise")(x)
+  model = keras.Model([images, noise], out)
+  model.compile(keras.optimizers.Adam(2e-4), "mse", jit_compile=False)
+  return model
+
+
+def _diffused(
+  x: Tensor, time: Tensor, units: int, name: str, level: int
+) -> Tensor:
+  """A residual block that is told the level of noise."""
+  y = layers.GroupNormalization(32, name=name + "norm_a")(x)
+  y = layers.Activation("silu")(y)
+  y = layers.Conv2D(units, 3, padding="same", name=name + "conv_a")(y)
+  shift = layers.Dense(units, name=name + "time")(time)
+  y = y + layers.Reshape((1, 1, units))(shift)
+  y = layers.GroupNormalization(32, name=name + "norm_b")(y)
+  y = layers.Activation("silu")(y)
+  y = layers.Conv2D(units, 3, padding="same", name=name + "conv_b")(y)
+  if x.shape[-1] != units:
+    x = layers.Conv2D(units, 1, name=name + "past")(x)
+  x = x + y
+  if level < 2:
+    return x
+  y = layers.GroupNormalization(32, name=name + "attention_norm")(x)
+  y = layers.Reshape((-1, units))(y)
+  y = layers.MultiHeadAttention(4, units // 4, name=name + "attention")(y, y)
+  return x + layers.Reshape(x.shape[1:])(y)
+
+
+def weather(
+  depth: int = 6, units: int = 64, steps: int = 48, size: int = 64
+) -> keras.Model:
+  """Shi et al., 2015 (ConvLSTM), a deeper one, unrolled: the next radar image
+  at each of 48 steps."""
+  images = keras.Input((steps, size, size, 1), name="images")
+  x = images
+  for i in range(depth):
+    x = layers.ConvLSTM2D(
+      *(units, 3), padding="same", return_sequences=True, unroll=True,
+      name=f"lstm{i}",
+    )(x)  # fmt: skip
+    x = layers.LayerNormalization(name=f"norm{i}")(x)
+  out = layers.Conv3D(1, 3, padding="same", name="next")(x)
+  model = keras.Model(images, out)
+  model.compile(keras.optimizers.Adam(1e-3), "mse", jit_compile=False)
+  return model
+
+
+def application(name: str, size: int) -> keras.Model:
+  """A model of `keras.applications` without weights."""
+  make = getattr(keras.applications, name)
+  model = make(
+    weights=None, input_shape=(size, size, 3), classifier_activation=None
+  )
+  return _classifier(model)
+
+
+DEVELOPMENT = {
+  "llama": Trained(llama, 16),
+  "mixer": Trained(mixer, 64),
+  "conformer": Trained(conformer, 32),
+  "diffusion": Trained(diffusion, 32),
+  "weather": Trained(weather, 8),
+  "convnext": Trained(lambda: application("ConvNeXtTiny", 224), 64),
+  "densenet": Trained(
+    lambda: application("DenseNet201", 224), 32, has_batch_statistics=True
+  ),
+  "efficientnet": Trained(
+    lambda: application("EfficientNetV2M", 224), 32, has_batch_statistics=True
+  ),
+  "inception_resnet": Trained(
+    lambda: application("InceptionResNetV2", 299), 32, has_batch_statistics=True
+  ),
+  "xception": Trained(
+    lambda: application("Xception", 299), 64, has_batch_statistics=True
+  ),
+  "resnet152": Trained(
+    lambda: application("ResNet152V2", 224), 64, has_batch_statistics=True
+  ),
+}
+
+
+def retnet(
+  depth: int = 12, units: int = 512, vocabulary: int = 32000, length: int = 256
+) -> keras.Model:
+  """Sun et al., 2023, in its parallel form; positions are learned."""
+  tokens = keras.Input((length,), dtype="int32", name="tokens")
+  x = Positions()(layers.Embedding(vocabulary, units, name="words")(tokens))
+  for i in range(depth):
+    name = f"block{i}_"
+    x = x + _retention(x, units, name)
+    y = layers.LayerNormalization(name=name + "output_norm")(x)
+    gate = layers.Dense(2 * units, "silu", use_bias=False, name=name + "gate")
+    up = layers.Dense(2 * units, use_bias=False, name=name + "up")
+    down = layers.Dense(units, use_bias=False, name=name + "down")
+    x = x + down(gate(y) * up(y))
+  x = layers.LayerNormalization(name="norm")(x)
+  logits = layers.Dense(vocabulary, use_bias=False, name="logits")(x)
+  return _classifier(keras.Model(tokens, logits))
+
+
+def _retention(x: Tensor, units: int, name: str) -> Tensor:
+  length, heads = x.shape[1], units // 64
+  y = layers.LayerNormalization(name=name + "norm")(x)
+  parts = []
+  for part in ("query", "key", "value"):
+    z = layers.Dense(units, use_bias=False, name=name + part)(y)
+    z = layers.Reshape((length, heads, 64))(z)
+    parts.append(layers.Permute((2, 1, 3))(z))
+  query, key, value = parts
+  scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+  z = ops.matmul(scores * _decay(heads, length), value)
+  z = layers.Reshape((length, units))(layers.Permute((2, 1, 3))(z))
+  z = layers.LayerNormalization(name=name + "retained_norm")(z)
+  gate = layers.Dense(units, "silu", use_bias=False, name=name + "own_gate")
+  return layers.Dense(units, use_bias=False, name=name + "leave")(gate(y) * z)
+
+
+def _decay(heads: int, length: int) -> np.ndarray:
+  """[heads, length, length] weights that fall with the distance."""
+  rate = 1.0 - 2.0 ** (-5.0 - np.arange(heads))
+  apart = np.arange(length)[:, None] - np.arange(length)[None]
+  weight = rate[:, None, None] ** np.maximum(apart, 0)
+  return np.where(apart >= 0, weight / 8.0, 0.0).astype(np.float32)
+
+
+def segformer(
+  units: Sequence[int] = (64, 128, 320, 512), size: int = 128
+) -> keras.Model:
+  """Xie et al., 2021, B2: attention to fewer places on the first levels."""
+  images = keras.Input((size, size, 3), name="images")
+  x, levels = images, []
+  for stage, (width, depth, fewer) in enumerate(
+    zip(units, (3, 4, 6, 3), (8, 4, 2, 1), strict=True)
+  ):
+    stride = 2 if stage else 4
+    x = layers.Conv2D(
+      width, 2 * stride - 1, stride, "same", name=f"merge{stage}"
+    )(x)
+    side = x.shape[1]
+    x = layers.Reshape((side * side, width))(x)
+    for i in range(depth):
+      x = _overlapped(x, side, width, fewer, f"stage{stage}_{i}_")
+    x = layers.LayerNormalization(name=f"norm{stage}")(x)
+    x = layers.Reshape((side, side, width))(x)
+    levels.append(x)
+  joined = []
+  for stage, level in enumerate(levels):
+    y = layers.Dense(256, name=f"head{stage}")(level)
+    joined.append(layers.UpSampling2D(1 << stage)(y))
+  y = layers.Conv2D(256, 1, activation="relu", name="fuse")(
+    layers.Concatenate()(joined)
+  )
+  return _classifier(keras.Model(images, layers.Dense(150, name="logits")(y)))
+
+
+def _overlapped(
+  x: Tensor, side: int, units: int, fewer: int, name: str
+) -> Tensor:
+  y = layers.LayerNormalization(name=name + "attention_norm")(x)
+  seen = y
+  if fewer > 1:
+    seen = layers.Reshape((side, side, units))(y)
+    seen = layers.Conv2D(units, fewer, fewer, name=name + "reduce")(seen)
+    seen = layers.Reshape((-1, units))(seen)
+    seen = layers.LayerNormalization(name=name + "reduce_norm")(seen)
+  heads = max(1, units // 64)
+  x = x + layers.MultiHeadAttention(
+    heads, units // heads, name=name + "attention"
+  )(y, seen)
+  y = layers.LayerNormalization(name=name + "output_norm")(x)
+  y = layers.Dense(4 * units, name=name + "up")(y)
+  y = layers.Reshape((side, side, 4 * units))(y)
+  y = layers.DepthwiseConv2D(3, padding="same", name=name + "places")(y)
+  y = layers.Activation("gelu")(layers.Reshape((-1, 4 * units))(y))
+  return x + layers.Dense(units, name=name + "down")(y)
+
+
+def hourglass(
+  stacks: int = 4, units: int = 256, depth: int = 4, size: int = 128
+) -> keras.Model:
+  """Newell et al., 2016, for poses; GroupNormalization, and one loss."""
+  images = keras.Input((size, size, 3), name="images")
+  x = layers.Conv2D(64, 7, 2, "same", name="stem")(images)
+  x = layers.MaxPooling2D()(_glass_block(x, units, "stem_"))
+  for stack in range(stacks):
+    y = _glass(x, units, depth, f"stack{stack}_")
+    y = _glass_block(y, units, f"stack{stack}_out_")
+    x = x + layers.Conv2D(units, 1, name=f"stack{stack}_next")(y)
+  out = layers.Conv2D(16, 1, name="joints")(x)
+  model = keras.Model(images, out)
+  model.compile(keras.optimizers.Adam(1e-3), "mse", jit_compile=False)
+  return model
+
+
+def _glass(x: Tensor, units: int, depth: int, name: str) -> Tensor:
+  past = _glass_block(x, units, f"{name}past{depth}_")
+  y = _glass_block(layers.MaxPooling2D()(x), units, f"{name}down{depth}_")
+  if depth > 1:
+    y = _glass(y, units, depth - 1, name)
+  y = _glass_block(y, units, f"{name}up{depth}_")
+  return past + layers.UpSampling2D()(y)
+
+
+def _glass_block(x: Tensor, units: int, name: str) -> Tensor:
+  y = x
+  for i, (width, kernel) in enumerate(
+    ((units // 2, 1), (units // 2, 3), (units, 1))
+  ):
+    y = layers.GroupNormalization(16, name=f"{name}norm{i}")(y)
+    y = layers.Activation("relu")(y)
+    y = layers.Conv2D(width, kernel, padding="same", name=f"{name}conv{i}")(y)
+  if x.shape[-1] != units:
+    x = layers.Conv2D(units, 1, name=f"{name}past")(x)
+  return x + y
+
+
+def detector(
+  units: int = 112, repeats: int = 5, size: int = 256
+) -> keras.Model:
+  """Tan et al., 2020 (EfficientDet), on a small backbone with
+  GroupNormalization: classes at five levels."""
+  images = keras.Input((size, size, 3), name="images")
+  x = layers.Conv2D(32, 3, 2, "same", name="stem")(images)
+  levels: list[Tensor] = []
+  for level in range(6):
+    x = layers.Conv2D(64 << min(level, 3), 3, 2, "same", name=f"down{level}")(x)
+    for i in range(2):
+      x = _glass_block(x, x.shape[-1], f"level{level}_{i}_")
+    if level:
+      levels.append(layers.Conv2D(units, 1, name=f"enter{level}")(x))
+  for repeat in range(repeats):
+    levels = _pyramid(levels, units, f"pyramid{repeat}_")
+  out = []
+  for number, level in enumerate(levels):
+    y = level
+    for i in range(3):
+      y = _separable(y, units, f"head{number}_{i}_")
+    y = layers.Conv2D(90, 1, name=f"classes{number}")(y)
+    out.append(layers.Reshape((-1, 90))(y))
+  return _classifier(keras.Model(images, layers.Concatenate(axis=1)(out)))
+
+
+def _pyramid(levels: list[Tensor], units: int, name: str) -> list[Tensor]:
+  """Features down the levels, then up again."""
+  down = [levels[-1]]
+  for level in reversed(range(len(levels) - 1)):
+    y = levels[level] + layers.UpSampling2D()(down[0])
+    down.insert(0, _separable(y, units, f"{name}down{level}_"))
+  up = [down[0]]
+  for level in range(1, len(levels)):
+    y = levels[level] + down[level] + layers.MaxPooling2D()(up[-1])
+    up.append(_separable(y, units, f"{name}up{level}_"))
+  return up
+
+
+def _separable(x: Tensor, units: int, name: str) -> Tensor:
+  x = layers.Activation("silu")(x)
+  x = layers.SeparableConv2D(units, 3, padding="same", name=name + "conv")(x)
+  return layers.GroupNormalization(16, name=name + "norm")(x)
+
+
+class _Contrast(keras.layers.Layer):
+  """[batch] loss of finding each image's text in the batch."""
+
+  def call(self, images: Tensor, texts: Tensor) -> Tensor:
+    scores = 10.0 * ops.matmul(images, ops.transpose(texts))
+    right = ops.arange(ops.shape(scores)[0])
+    return keras.losses.sparse_categorical_crossentropy(
+      right, scores, from_logits=True
+    ) + keras.losses.sparse_categorical_crossentropy(
+      right, ops.transpose(scores), from_logits=True
+    )
+
+
+def clip(
+  depth: int = 12, units: int = 384, length: int = 64, size: int = 128
+) -> keras.Model:
+  """Radford et al., 2021: two towers of images and texts, and their contrast
+  over the batch, which keeps the step whole."""
+  images = keras.Input((size, size, 3), name="images")
+  x = layers.Conv2D(units, 16, 16, name="patches")(images)
+  x = Positions()(layers.Reshape((-1, units))(x))
+  tokens = keras.Input((length,), dtype="int32", name="tokens")
+  y = Positions()(layers.Embedding(32000, units, name="words")(tokens))
+  for i in range(depth):
+    x = _block(x, units, f"image{i}_")
+    y = _block(y, units, f"text{i}_")
+  ends = []
+  for name, tower in (("image", x), ("text", y)):
+    z = layers.GlobalAveragePooling1D()(tower)
+    end = layers.Dense(256, use_bias=False, name=name + "_end")
+    ends.append(layers.UnitNormalization()(end(z)))
+  model = keras.Model([images, tokens], _Contrast(name="contrast")(*ends))
+  model.compile(keras.optimizers.AdamW(1e-4), _mean, jit_compile=False)
+  return model
+
+
+def _mean(unused_true: Tensor, loss: Tensor) -> Tensor:
+  return loss
+
+
+def _block(x: Tensor, units: int, name: str) -> Tensor:
+  y = layers.LayerNormalization(name=name + "attention_norm")(x)
+  x = x + layers.MultiHeadAttention(units // 64, 64, name=name + "attention")(
+    y, y
+  )
+  y = layers.LayerNormalization(name=name + "output_norm")(x)
+  y = layers.Dense(4 * units, "gelu", name=name + "up")(y)
+  return x + layers.Dense(units, name=name + "down")(y)
+
+
+def dlrm(
+  tables: int = 26, rows: int = 100_000, units: int = 64, dense: int = 13
+) -> keras.Model:
+  """Naumov et al., 2019: an embedding for each of 26 columns, and the products
+  of all pairs."""
+  numbers = keras.Input((dense,), name="numbers")
+  columns = keras.Input((tables,), dtype="int32", name="columns")
+  x = numbers
+  for i, width in enumerate((512, 256, units)):
+    x = layers.Dense(width, "relu", name=f"bottom{i}")(x)
+  parts = [x]
+  for i in range(tables):
+    embedding = layers.Embedding(rows, units, name=f"table{i}")
+    parts.append(embedding(columns[:, i]))
+  pairs = [
+    layers.Dot(1)([a, b]) for i, a in enumerate(parts) for b in parts[:i]
+  ]
+  y = layers.Concatenate()([x, *pairs])
+  for i, width in enumerate((1024, 1024, 512, 256)):
+    y = layers.Dense(width, "relu", name=f"top{i}")(y)
+  out = layers.Dense(1, "sigmoid", name="click")(y)
+  model = keras.Model([numbers, columns], out)
+  optimizer = keras.optimizers.Adagrad(0.01)
+  model.compile(optimizer, "binary_crossentropy", jit_compile=False)
+  return model
+
+
+def deep_speech(
+  depth: int = 5, units: int = 512, frames: int = 128
+) -> keras.Model:
+  """Amodei et al., 2016 (Deep Speech 2): convolutions and recurrent layers in
+  both directions, unrolled; a letter for each frame in place of CTC."""
+  sound = keras.Input((frames, 80), name="sound")
+  x = layers.Reshape((frames, 80, 1))(sound)
+  for i in range(2):
+    x = layers.Conv2D(32, (11, 21), (1 + i, 2), "same", name=f"conv{i}")(x)
+    x = layers.Activation("relu")(x)
+  x = layers.Reshape((x.shape[1], -1))(x)
+  for i in range(depth):
+    cell = layers.GRU(units, return_sequences=True, unroll=True)
+    x = layers.Bidirectional(cell, "sum", name=f"gru{i}")(x)
+    x = layers.LayerNormalization(name=f"norm{i}")(x)
+  return _classifier(keras.Model(sound, layers.Dense(29, name="letters")(x)))
+
+
+def nbeats(
+  stacks: int = 30, units: int = 512, back: int = 120, ahead: int = 24
+) -> keras.Model:
+  """Oreshkin et al., 2020, generic: each block explains what the ones before
+  left over, and adds to the forecast."""
+  series = keras.Input((back,), name="series")
+  x, total = series, None
+  for i in range(stacks):
+    y = x
+    for j in range(4):
+      y = layers.Dense(units, "relu", name=f"block{i}_{j}")(y)
+    x = x - layers.Dense(back, name=f"block{i}_past")(y)
+    more = layers.Dense(ahead, name=f"block{i}_ahead")(y)
+    total = more if total is None else total + more
+  model = keras.Model(series, total)
+  model.compile(keras.optimizers.Adam(1e-3), "mae", jit_compile=False)
+  return model
+
+
+HOLDOUT = {
+  "retnet": Trained(retnet, 16),
+  "segformer": Trained(segformer, 32),
+  "hourglass": Trained(hourglass, 32),
+  "detector": Trained(detector, 16),
+  "clip": Trained(clip, 64),
+  "dlrm": Trained(dlrm, 2048),
+  "deep_speech": Trained(deep_speech, 32),
+  "nbeats": Trained(nbeats, 1024),
+}
+
+
+# Assumed shares of the words in the tails of Transformer-XL's softmax.
+_TAIL_SHARES = (0.05, 0.04, 0.01)
+_CUTOFFS = (20000, 40000, 200000, 267735)
+
+
+class FusedBatchNormalization(layers.BatchNormalization):
+  """Batch normalization by TensorFlow's fused kernel."""
+
+  def call(self, x, training=False):
+    channels = x.shape[-1]
+    moving = (self.moving_mean, self.moving_variance)
+    gamma = tf.ones([channels]) if self.gamma is None else self.gamma
+    beta = tf.zeros([channels]) if self.beta is None else self.beta
+    y, *batch = tf.compat.v1.nn.fused_batch_norm(
+      x,
+      tf.cast(gamma, "float32"),
+      tf.cast(beta, "float32"),
+      *(None if training else tf.cast(value, "float32") for value in moving),
+      epsilon=self.epsilon,
+      is_training=bool(training),
+    )
+    if training:
+      for old, new in zip(moving, batch, strict=True):
+        old.assign(old * self.momentum + new * (1 - self.momentum))
+    return y
+
+
+class FusedLayerNormalization(layers.Layer):
+  """Layer normalization by the fused batch normalization of its rows."""
+
+  def call(self, x):
+    shape = tf.shape(x)
+    rows = math.prod(x.shape[:-1])
+    flat = tf.reshape(x, [1, rows, x.shape[-1], 1])
+    ones, zeros = tf.ones([rows]), tf.zeros([rows])
+    y, _, _ = tf.compat.v1.nn.fused_batch_norm(
+      flat, ones, zeros, data_format="NCHW", is_training=True
+    )
+    return tf.reshape(y, shape)
+
+
+class PublishedBlock(layers.Layer):
+  """A transformer layer; with memory, one of Transformer-XL.
+
+  That one is written as the program measured: attention with two biases, a
+  causal mask, a softmax over the second axis, dropout, and layer normalization
+  of elementwise kernels.
+  """
+
+  def __init__(self, units: int, heads: int, memory: int, fused: bool) -> None:
+    super().__init__()
+    self.units, self.heads, self.memory = units, heads, memory
+    dense = layers.Dense
+    self.query, self.key, self.value, self.out = (dense(units) for _ in "qkvo")
+    self.position = dense(units, use_bias=False)
+    self.inner, self.outer = dense(4 * units), dense(units)
+    fused = fused and not memory
+    norm = FusedLayerNormalization if fused else layers.LayerNormalization
+    self.norms = [norm(), norm()]
+
+  def build(self, *unused_shapes) -> None:
+    """Each layer is built where it is called first."""
+    width = self.units // self.heads
+    self.biases = [
+      self.add_weight(shape=(self.heads, 1, width), name=name)
+      for name in ("content", "place")
+    ]
+
+  def call(self, x):
+    attend = self._attend_memory if self.memory else self._attend
+    heard = tf.transpose(attend(x), [0, 2, 1, 3])
+    heard = self._dropped(self.out(tf.reshape(heard, x.shape)))
+    x = self.norms[0](x + heard)
+    # One elementwise kernel each way, as a fused GELU is.
+    inner = self._dropped(tf.nn.relu(self.inner(x)))
+    return self.norms[1](x + self._dropped(self.outer(inner)))
+
+  def _attend(self, x):
+    layers = (self.query, self.key, self.value)
+    query, key, value = (self._split(layer(x)) for layer in layers)
+    scores = tf.matmul(query, key, transpose_b=True)
+    scale = (self.units // self.heads) ** -0.5
+    return tf.matmul(tf.nn.softmax(scores * scale), value)
+
+  def _attend_memory(self, x):
+    old = tf.zeros([x.shape[0], self.memory, self.units], x.dtype)
+    context = tf.concat([old, x], axis=1)
+    query = self._split(self.query(x))
+    key, value = (
+      self._split(layer(context)) for layer in (self.key, self.value)
+    )
+    content, place = (tf.cast(bias, x.dtype) for bias in self.biases)
+    scores = tf.matmul(query + content, key, transpose_b=True)
+    scores += self._relative(query + place, context)
+    # Scores of [rows, columns, batch, heads] there: the softmax turns them.
+    scores = tf.transpose(scores, [2, 3, 0, 1])
+    scores *= (self.units // self.heads) ** -0.5
+    mask = tf.ones([*scores.shape[:2], 1, 1], scores.dtype)
+    scores = scores * (1 - mask) - 1e4 * mask
+    weights = tf.nn.softmax(tf.transpose(scores, [2, 3, 0, 1]))
+    weights = self._dropped(tf.transpose(weights, [2, 3, 0, 1]))
+    return tf.matmul(tf.transpose(weights, [2, 3, 0, 1]), value)
+
+  def _dropped(self, x):
+    return tf.nn.dropout(x, 0.1) if self.memory else x
+
+  def _split(self, x):
+    shape = [x.shape[0], x.shape[1], self.heads, self.units // self.heads]
+    return tf.transpose(tf.reshape(x, shape), [0, 2, 1, 3])
+
+  def _relative(self, query, context):
+    """Scores by distance: a product, then each row is shifted."""
+    length = context.shape[1]
+    places = tf.zeros([1, length, self.units], context.dtype)
+    keys = self._split(self.position(places))
+    scores = tf.matmul(
+      query, tf.repeat(keys, query.shape[0], 0), transpose_b=True
+    )
+    batch, heads, rows, _ = scores.shape
+    padded = tf.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])
+    turned = tf.reshape(padded, [batch, heads, length + 1, rows])
+    return tf.reshape(turned[:, :, 1:], [batch, heads, rows, length])
+
+
+class Scores(layers.Layer):
+  """Logits of words; of the tails of an adaptive softmax where it has any."""
+
+  def __init__(self, units: int, vocabulary: int, adaptive: bool) -> None:
+    super().__init__()
+    head = _CUTOFFS[0] + len(_TAIL_SHARES) if adaptive else vocabulary
+    self.sizes = [head]
+    if adaptive:
+      self.sizes += [b - a for a, b in itertools.pairwise(_CUTOFFS)]
+    self.parts = [layers.Dense(size) for size in self.sizes]
+
+  def build(self, *unused_shapes) -> None:
+    """Each layer is built where it is called first."""
+
+  def call(self, x):
+    """Loss of each example, [batch, 1]."""
+    shares = (1.0, *_TAIL_SHARES)
+    losses = []
+    for part, size, share in zip(self.parts, self.sizes, shares, strict=False):
+      words = max(1, round(x.shape[1] * share))
+      rows = tf.reshape(x[:, :words], [-1, x.shape[-1]])
+      labels = tf.zeros([rows.shape[0]], tf.int32)
+      logits = tf.cast(part(rows), tf.float32)
+      loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+      loss = tf.reshape(loss, [-1, words])
+      losses.append(tf.reduce_sum(loss, axis=1, keepdims=True) / size)
+    return tf.add_n(losses)
+
+
+def transformer(
+  batch: int,
+  layers: int,
+  units: int,
+  heads: int,
+  length: int,
+  vocabulary: int,
+  *,
+  memory: int = 0,
+  predicted: int = 0,
+  adaptive: bool = False,
+  fused: bool = True,
+) -> keras.Model:
+  """Scores `predicted` words of a text; one class of it where that is 0."""
+  words = keras.Input((length,), batch_size=batch, dtype="int32")
+  x = layers.Embedding(vocabulary, units)(words)
+  for _ in range(layers):
+    x = PublishedBlock(units, heads, memory, fused)(x)
+  if predicted:
+    x = Scores(units, vocabulary, adaptive)(x[:, :predicted])
+  else:
+    x = layers.Dense(1, dtype="float32")(x[:, 0])
+  model = keras.Model(words, x)
+  optimizer = "adam" if adaptive else "sgd"
+  model.compile(optimizer, loss="mse", jit_compile=False, auto_scale_loss=False)
+  return model
+
+
+def image_model(build: Callable[..., keras.Model], fused: bool) -> keras.Model:
+  """A model of `keras.applications`, compiled with SGD and momentum."""
+  norm = FusedBatchNormalization
+  own = keras.src.layers.BatchNormalization
+  patched = mock.patch.object(
+    keras.src.layers, "BatchNormalization", norm if fused else own
+  )
+  with patched:
+    model = build(weights=None)
+  _compile(model)
+  return model
+
+
+def published_unet(batch: int) -> keras.Model:
+  """Convolutions of 32 to 512 filters on 512 x 512 pixels, down and up."""
+  conv = functools.partial(layers.Conv2D, padding="same", activation="relu")
+  image = keras.Input((512, 512, 1), batch_size=batch)
+  x, kept = conv(32, 3)(conv(32, 3)(image)), []
+  for filters in (64, 128, 256, 512):
+    kept.append(x)
+    x = layers.MaxPooling2D()(x)
+    x = conv(filters, 3)(conv(filters, 3)(x))
+  for skip in reversed(kept):
+    filters = skip.shape[-1]
+    x = layers.Conv2DTranspose(filters, 2, 2)(x)
+    x = layers.Concatenate()([skip, x])
+    x = conv(filters, 3)(conv(filters, 3)(x))
+  out = layers.Conv2D(1, 1, activation="sigmoid", dtype="float32")(x)
+  model = keras.Model(image, out)
+  model.compile("sgd", "mse", jit_compile=False, auto_scale_loss=False)
+  return model
+
+
+def _compile(model: keras.Model) -> None:
+  model.compile(
+    keras.optimizers.SGD(0.1, momentum=0.9),
+    "sparse_categorical_crossentropy",
+    jit_compile=False,
+    auto_scale_loss=False,
+  )
+
+
+def published_model(
+  name: str, batch: int, fused: bool
+) -> tuple[keras.Model, object]:
+  """A model of the published rows, and a sample where it needs one.
+
+  Args:
+    name: as in the data.
+    batch: examples on one GPU.
+    fused: whether normalization is one kernel, as in the programs measured.
+  """
+  images = {
+    "inception_v3": keras.applications.InceptionV3,
+    "resnet50": keras.applications.ResNet50,
+    "efficientnet_b0": keras.applications.EfficientNetB0,
+  }
+  if name in images:
+    return image_model(images[name], fused), None
+  if name == "unet_industrial":
+    return published_unet(batch), None
+  if name == "transformer_xl_base":
+    model = transformer(
+      batch, 16, 512, 8, 192, _CUTOFFS[-1],
+      memory=192, predicted=192, adaptive=True, fused=fused,
+    )  # fmt: skip
+    length = 192
+  elif name == "gpt2_large_1024":
+    length = 1024
+    model = transformer(
+      batch, 36, 1280, 20, length, 50257, predicted=length, fused=fused
+    )
+  else:
+    length = int(name.rsplit("_", 1)[1])
+    predicted = {128: 20, 512: 80}[length] if "pretraining" in name else 0
+    model = transformer(
+      batch, 24, 1024, 16, length, 30522, predicted=predicted, fused=fused
+    )
+  words = np.zeros((batch, length), "int32")
+  return model, (words, np.zeros((batch, 1), "float32"))

@@ -1,1 +1,0 @@
-"""Models and graphs that benchmarks place."""

@@ -1,1 +1,0 @@
-"""Every placer on published and other rows."""

@@ -1,0 +1,222 @@
+"""The value of the policy `ordered`, alone and in `auto`, on a set of steps.
+
+For each row of a set of `sets.py`, with the same seeds and seconds on one core:
+`auto` with the policy and without it; and the best of the policy's samples of
+5 s, beside every one-shot placer. TensorFlow is loaded and kernels are compiled
+before any clock starts.
+
+The holdout is looked at once, when nothing will be chosen any more. `--count`
+counts the ops of a set and places nothing.
+
+  python -m benchmarks.run_policy --set=development --out=development.json
+  python -m benchmarks.run_policy  # the holdout
+"""
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from absl import flags
+
+from benchmarks import lib
+from benchmarks.lib import Options
+from benchmarks.sets import SETS, SetRow
+from tfplace.bin import cli
+from tfplace.core import Problem
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.errors import TfplaceError
+from tfplace.learned.ordered.placer import OrderedPlacer
+from tfplace.placers.auto import AutoPlacer
+from tfplace.placers.place import warm_up
+from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
+from tfplace.simulate import Simulator
+
+_ONE_SHOT_S = 60.0  # Bound of the seconds of a one-shot placer.
+_NEVER = 1_000_000_000  # Samples without a better one, after which it ends.
+
+OPTIONS = Options("run_policy", __doc__)
+OPTIONS.add("set", "holdout", "Steps.", choices=list(SETS))
+OPTIONS.add("rows", "", "Pattern of the rows' labels; all where left out.")
+OPTIONS.add("policy", None, "Exported policy; the shipped one where left out.")
+OPTIONS.add("budgets_s", ["3", "10", "60"], "Seconds of `auto`.")
+OPTIONS.add("alone_s", 5.0, "Seconds of the policy's samples.", least=0)
+OPTIONS.add("count", False, "Extracts and counts ops; places nothing.")
+OPTIONS.add_search(0.0, "policy.json")
+
+
+def main(values: flags.FlagValues) -> None:
+  """Measures what is missing; saves after each part of a row."""
+  rows = wanted(values)
+  budgets = lib.numbers("budgets_s", values.budgets_s)
+  seeds = lib.numbers("seeds", values.seeds)
+  cli.load_tensorflow()
+  if values.count:
+    for row in rows:
+      graph = row.problem(values.graph_cache_dir).graph
+      print(f"{row.label}: {graph.num_ops:,} ops", flush=True)
+    return
+  lib.pin_to_cores(1)
+  saved = lib.Rows(
+    values.out,
+    {"set": values.set, "alone_s": values.alone_s},
+    seeds=seeds,
+    policy=values.policy or "ordered",
+  )
+  for row in rows:
+    measure(values, row, saved, budgets, seeds)
+  for table in tables(saved.found).values():
+    print(f"\n{table}")
+
+
+def wanted(values: flags.FlagValues) -> list[SetRow]:
+  """Returns the rows that the flags name.
+
+  Raises:
+    UsageError: there is none.
+  """
+  rows = SETS[values.set]
+  found = [row for row in rows if re.search(values.rows, row.label)]
+  if not found:
+    raise cli.UsageError(
+      f"--rows={values.rows!r} names no row of --set={values.set}: its rows"
+      f" are {', '.join(row.label for row in rows)}"
+    )
+  return found
+
+
+def measure(
+  values: flags.FlagValues,
+  row: SetRow,
+  saved: lib.Rows,
+  budgets: list[int],
+  seeds: list[int],
+) -> None:
+  """Measures the policy alone, and `auto` by seconds and seed."""
+  opened: list[Problem] = []
+
+  def problem() -> Problem:
+    if not opened:
+      opened.append(row.problem(values.graph_cache_dir))
+      message_costs = opened[0].cluster.has_message_costs
+      for strategy in ("auto", *classical(opened[0])):
+        warm_up(strategy, message_costs)
+    return opened[0]
+
+  split = row.microbatches > 1
+  policy = values.policy
+  saved.row(
+    f"{row.label}/alone",
+    lambda: {"split": split, **alone(problem(), policy, values.alone_s)},
+  )
+  for budget in budgets:
+    for seed in seeds:
+      saved.row(
+        f"{row.label}/{budget}/{seed}",
+        lambda b=budget, s=seed: autos(problem(), policy, b, s),
+      )
+
+
+def autos(
+  problem: Problem, policy: str | None, budget_s: float, seed: int
+) -> dict[str, Any]:
+  """`auto` with the policy, and without it."""
+  found: dict[str, Any] = {}
+  for arm, learned in {"with": LEARNED_IN_AUTO, "without": ()}.items():
+    placer = AutoPlacer(learned, policy if learned else None)
+    # A new one: what an arm has computed of it is not the next one's to use.
+    fresh = Problem(dataclasses.replace(problem.graph), problem.cluster)
+    result = placer.place(fresh, Simulator(fresh), Budget(budget_s), seed)
+    found[arm] = _kept(result)
+  return found
+
+
+def alone(
+  problem: Problem, policy: str | None, seconds: float
+) -> dict[str, Any]:
+  """The policy's samples, and every one-shot placer."""
+  simulator = Simulator(problem)
+  found: dict[str, Any] = {"ops": problem.graph.num_ops, "one_shot": {}}
+  for strategy in classical(problem):
+    try:
+      placer = get_placer(strategy)
+      result = placer.place(problem, simulator, Budget(_ONE_SHOT_S), 0)
+    except TfplaceError as error:
+      found["one_shot"][strategy] = {"error": str(error)}
+    else:
+      found["one_shot"][strategy] = _kept(result)
+  placer = OrderedPlacer(policy, samples=_NEVER, patience=_NEVER)
+  found["policy"] = _kept(placer.place(problem, simulator, Budget(seconds), 0))
+  return found
+
+
+def _kept(result: Result) -> dict[str, Any]:
+  return {
+    "step_time_us": result.evaluation.step_time_us,
+    "seconds": result.seconds,
+    "evaluations": result.evaluations,
+  }
+
+
+def tables(found: Mapping[str, Any]) -> dict[str, str]:
+  """Returns the gains in `auto`, and the policy alone beside one-shot placers.
+
+  Gains are the median step of the seeds without the policy over that with it.
+  """
+  rows = found["rows"]
+  steps: dict[tuple[str, str], list[dict]] = {}
+  for key, row in rows.items():
+    if not key.endswith("/alone"):
+      label, budget, _ = key.rsplit("/", 2)
+      steps.setdefault((label, budget), []).append(row)
+  gains: dict[tuple[bool, str], list[float]] = {}
+  for (label, budget), each in steps.items():
+    without, with_ = (
+      statistics.median(row[arm]["step_time_us"] for row in each)
+      for arm in ("without", "with")
+    )
+    split = rows[f"{label}/alone"]["split"]
+    gains.setdefault((split, budget), []).append(without / with_)
+  lines = []
+  for (split, budget), found_gains in gains.items():
+    kind = "microbatched" if split else "whole"
+    mean = lib.geometric_mean(found_gains)
+    three = (f"{g:.3f}" for g in (mean, min(found_gains), max(found_gains)))
+    lines.append([f"{len(found_gains)} {kind}, {budget} s", *three])
+  heads = ("steps", "gain", "least", "most")
+  return {
+    "policy": f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}",
+    "policy_alone": _alone_table(rows),
+  }
+
+
+def _alone_table(rows: Mapping[str, dict]) -> str:
+  """Step times of one-shot placers over that of the policy alone."""
+  ratios: dict[str, list[float]] = {}
+  for key, row in rows.items():
+    if not key.endswith("/alone"):
+      continue
+    times = {
+      name: shot["step_time_us"]
+      for name, shot in row["one_shot"].items()
+      if "step_time_us" in shot
+    }
+    own = row["policy"]["step_time_us"]
+    ratios.setdefault("best one-shot placer", []).append(
+      min(times.values()) / own
+    )
+    for name in ("expert", "metis", "heft"):
+      if name in times:
+        ratios.setdefault(name, []).append(times[name] / own)
+  heads = ("over samples of the policy alone", "mean", "least")
+  lines = [
+    [name, f"{lib.geometric_mean(e):.2f}", f"{min(e):.2f}"]
+    for name, e in ratios.items()
+  ]
+  return lib.markdown(heads, lines)
+
+
+if __name__ == "__main__":
+  OPTIONS.run(main)

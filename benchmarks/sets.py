@@ -1,0 +1,313 @@
+"""Steps of models on clusters, and the sets of them for the policy.
+
+`TRAINING` has the steps that the shipped `ordered` was trained on. Anything may
+be chosen on `DEVELOPMENT`: the rows of GO's published table (Zhou et al.,
+NeurIPS 2020), models of `MODELS`, and those that were holdouts once (as were
+PaLM, gMLP, wav2vec 2.0, Perceiver and Swin, whose code is gone). `HOLDOUT`, the
+third, was placed once after all choices; the next evidence needs models and
+devices of no set.
+"""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from benchmarks import lib
+from tfplace.core import Cluster, OpGraph, Problem
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.presets import cluster_preset
+from tfplace.core.recompute import RecomputeConfig
+from tfplace.learned import synthetic
+from tfplace.plan import graph_cache, graph_keys, sources
+
+if TYPE_CHECKING:
+  from benchmarks.models import Trained
+  from tfplace.extraction.traced import TracedStep
+
+_MODULE = pathlib.Path(__file__).with_name("models.py")
+
+
+def trained(name: str) -> "Trained":
+  """Returns the model of that name.
+
+  Raises:
+    UsageError: there is none.
+  """
+  from benchmarks import models  # Imports TensorFlow.
+
+  known = {**models.MODELS, **models.DEVELOPMENT, **models.HOLDOUT}
+  lib.check_names("models", [name], known)
+  return known[name]
+
+
+@dataclasses.dataclass
+class Graphs:
+  """Graphs of a model's step, by microbatches and cluster.
+
+  A step is traced once for all clusters. Cached graphs are known by the bytes
+  of the module that has the models.
+
+  Attributes:
+    name: of the model.
+    clusters: names of clusters, whose devices are costed.
+    cache_dir: where graphs are kept between runs, or nothing.
+    find: returns the cluster of a name.
+  """
+
+  name: str
+  clusters: Sequence[str]
+  cache_dir: str | None
+  find: Callable[[str], Cluster] = cluster_preset
+  _found: dict[tuple[MicrobatchConfig, str], OpGraph] = dataclasses.field(
+    default_factory=dict
+  )
+
+  def problem(self, microbatches: MicrobatchConfig, cluster: str) -> Problem:
+    """The step in microbatches, with the cluster's costs.
+
+    Raises:
+      ExtractionError: it cannot be split.
+    """
+    if (microbatches, cluster) not in self._found:
+      self._load(microbatches)
+    return Problem(self._found[microbatches, cluster], self.find(cluster))
+
+  @property
+  def allows(self) -> MicrobatchConfig:
+    """The whole step, with what its microbatches may do."""
+    return MicrobatchConfig(
+      allow_batch_statistics=trained(self.name).has_batch_statistics
+    )
+
+  def _load(self, microbatches: MicrobatchConfig) -> None:
+    model = trained(self.name)
+    cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
+    began, traced = time.perf_counter(), None
+    for name in self.clusters:
+      cluster = self.find(name)
+      key = cache and graph_keys.content_key(
+        "module",
+        str(_MODULE),
+        cluster,
+        batch_size=model.batch_size,
+        sizes={self.name: 1},
+        microbatches=microbatches,
+      )
+      graph = cache.load(key) if cache and key else None
+      if graph is None:
+        traced = traced or trace(model, microbatches)
+        graph = sources.op_graph(traced, cluster)
+        if cache and key:
+          cache.store(key, graph)
+      self._found[microbatches, name] = graph
+    print(
+      f"{self.name}, {microbatches.count} microbatches: {graph.num_ops:,} ops"
+      f" in {time.perf_counter() - began:.0f} s",
+      flush=True,
+    )
+
+
+def trace(model: "Trained", microbatches: MicrobatchConfig) -> "TracedStep":
+  """Traces the step of a model that is built for it, and then let go."""
+  from tfplace.extraction import keras_step
+
+  with keras_step.fresh_names():
+    return keras_step.trace_keras(
+      model.build(), model.batch_size, microbatches=microbatches
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedRow:
+  """A model that people train.
+
+  Attributes:
+    model: its name in `models.py`.
+    microbatches: 1 leaves the step whole.
+    cluster: name of a preset.
+    recomputes: True to recompute all activations.
+  """
+
+  model: str
+  microbatches: int
+  cluster: str
+  recomputes: bool = False
+
+  @property
+  def label(self) -> str:
+    how = ", recomputed" if self.recomputes else ""
+    return f"{self.model} in {self.microbatches}{how} ({self.cluster})"
+
+  def problem(self, cache_dir: str | None) -> Problem:
+    """The training step on its devices; from the cache if it is there."""
+    graphs = Graphs(self.model, [self.cluster], cache_dir)
+    split = dataclasses.replace(
+      graphs.allows,
+      count=self.microbatches,
+      recompute=RecomputeConfig(everything=self.recomputes),
+    )
+    return graphs.problem(split, self.cluster)
+
+
+@dataclasses.dataclass(frozen=True)
+class ZooRow:
+  """A whole step of a zoo model.
+
+  Attributes:
+    model: name in the zoo.
+    cluster: name of a preset.
+    sizes: differences from the model's defaults.
+    batch_size: examples of a step; None is the model's default.
+  """
+
+  model: str
+  cluster: str
+  sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  batch_size: int | None = None
+  microbatches = 1
+
+  @property
+  def label(self) -> str:
+    sizes = "".join(f", {name} {size}" for name, size in self.sizes.items())
+    batch = f", batch {self.batch_size}" if self.batch_size else ""
+    return f"{self.model}{sizes}{batch} ({self.cluster})"
+
+  def problem(self, cache_dir: str | None) -> Problem:
+    """The training step on its devices; from the cache if it is there."""
+    graph = sources.extract(
+      self.model,
+      self.cluster,
+      batch_size=self.batch_size,
+      sizes=self.sizes,
+      cache_dir=cache_dir,
+    )
+    return Problem(graph, cluster_preset(self.cluster))
+
+
+@dataclasses.dataclass(frozen=True)
+class SyntheticRow:
+  """A random step of `tfplace.learned.synthetic`, without layers or axes."""
+
+  seed: int
+  cluster: str
+  microbatches = 1
+
+  @property
+  def label(self) -> str:
+    return f"synthetic {self.seed} ({self.cluster})"
+
+  def problem(self, cache_dir: str | None) -> Problem:
+    """The step on its devices."""
+    del cache_dir
+    cluster = cluster_preset(self.cluster)
+    step = synthetic.training_step(self.seed)
+    return Problem(synthetic.on_kinds(step, cluster), cluster)
+
+
+SetRow = TrainedRow | ZooRow | SyntheticRow
+
+
+TRAINING: Sequence[SetRow] = (
+  TrainedRow("gpt_medium", 4, "v100x4"),
+  TrainedRow("gpt_medium", 4, "v100x2+p100x2"),
+  TrainedRow("gpt_medium", 8, "a100x8"),
+  TrainedRow("gpt_small", 4, "p100x8"),
+  TrainedRow("gpt_small", 4, "k80x4", recomputes=True),
+  TrainedRow("unet", 4, "v100x4"),
+  TrainedRow("unet", 4, "p100x2"),
+  TrainedRow("resnet50_gn", 4, "v100x4"),
+  TrainedRow("resnet50_gn", 8, "a100x4+v100x4"),
+  TrainedRow("bert_base", 4, "v100x4"),
+  TrainedRow("bert_base", 4, "2*v100x4"),
+  TrainedRow("bert_small", 8, "p100x4"),
+  TrainedRow("bert_small", 4, "v100x4", recomputes=True),
+  TrainedRow("vit", 4, "k80x2"),
+  TrainedRow("vit", 8, "a100x8"),
+  TrainedRow("translator", 2, "p100x8"),
+  TrainedRow("translator", 4, "v100x4"),
+  TrainedRow("mixture_of_experts", 2, "v100x4"),
+  TrainedRow("gpt_small", 1, "v100x4"),
+  TrainedRow("bert_small", 1, "p100x4"),
+  TrainedRow("unet", 1, "p100x2"),
+  TrainedRow("vit", 1, "a100x8"),
+  TrainedRow("translator", 1, "v100x2+p100x2"),
+  TrainedRow("resnet50_gn", 1, "v100x4"),
+  TrainedRow("mixture_of_experts", 1, "2*v100x2"),
+  TrainedRow("mixer", 8, "a100x8"),
+  TrainedRow("conformer", 4, "p100x4"),
+  TrainedRow("densenet", 2, "v100x4"),
+  TrainedRow("conformer", 1, "k80x4"),
+  TrainedRow("densenet", 1, "v100x4"),
+  ZooRow("rnnlm", "p100x4", {"layers": 3, "length": 20}),
+  ZooRow("rnnlm", "v100x8", {"layers": 6, "length": 14}),
+  ZooRow("gnmt", "v100x2", {"layers": 3, "length": 12}),
+  ZooRow("gnmt", "p100x4", {"layers": 5, "length": 10}),
+  ZooRow("transformer_xl", "2*v100x2", {"layers": 3, "segments": 4}),
+  ZooRow("transformer_xl", "v100x4", {"layers": 5, "segments": 3}),
+  ZooRow("inception_v3", "k80x4", {"image_size": 139}),
+  ZooRow("cifar10", "p100x4", {"index": 0}),
+  ZooRow("cifar10", "v100x2+p100x2", {"index": 1}),
+  ZooRow("cifar10", "a100x8", {"index": 2}),
+  ZooRow("ptb", "v100x4", {"index": 0}),
+  ZooRow("ptb", "k80x2", {"index": 1}),
+  ZooRow("ptb", "p100x8", {"index": 2}),
+  ZooRow("nmt_family", "p100x4", {"index": 0}),
+  ZooRow("nmt_family", "v100x2", {"index": 1}),
+  *(
+    SyntheticRow(seed, cluster)
+    for seed, cluster in enumerate(
+      ("v100x4", "p100x8", "k80x4", "v100x2+p100x2", "a100x8", "v100x2") * 2
+    )
+  ),
+)
+# The rows of GO's table, on as many GPUs as published.
+PUBLISHED: Sequence[ZooRow] = (
+  *(
+    ZooRow(model, f"p100x{layers}", {"layers": layers})
+    for model in ("rnnlm", "gnmt", "transformer_xl")
+    for layers in (2, 4, 8)
+  ),
+  ZooRow("inception_v3", "p100x2", batch_size=32),
+  ZooRow("inception_v3", "p100x2", batch_size=64),
+  ZooRow("amoebanet_d", "p100x4"),
+  ZooRow("wavenet", "p100x2", {"stacks": 2, "layers_per_stack": 18}),
+  ZooRow("wavenet", "p100x4", {"stacks": 4, "layers_per_stack": 36}),
+)
+DEVELOPMENT: Sequence[SetRow] = (
+  *PUBLISHED,
+  TrainedRow("gpt_small", 4, "v100x4"),
+  TrainedRow("gpt_medium", 8, "v100x4"),
+  TrainedRow("unet", 4, "v100x4"),
+  TrainedRow("resnet50_gn", 8, "v100x4"),
+  TrainedRow("bert_base", 4, "v100x4"),
+  TrainedRow("llama", 8, "v100x4"),
+  TrainedRow("mixer", 8, "a100x8"),
+  TrainedRow("conformer", 4, "p100x4"),
+  TrainedRow("diffusion", 4, "h100x8"),
+  TrainedRow("weather", 1, "p100x2"),
+  TrainedRow("convnext", 8, "v100x8"),
+  TrainedRow("densenet", 2, "k80x2"),
+  TrainedRow("efficientnet", 4, "2*a100x8"),
+  TrainedRow("inception_resnet", 2, "k80x4"),
+  TrainedRow("xception", 8, "h100x8"),
+  TrainedRow("resnet152", 4, "p100x2"),
+)
+# No model, GPU or cluster is of a training row.
+HOLDOUT: Sequence[SetRow] = (
+  TrainedRow("retnet", 8, "l4x8"),
+  TrainedRow("segformer", 4, "t4x4"),
+  TrainedRow("hourglass", 4, "2*a10x2"),
+  TrainedRow("detector", 4, "t4x2+l4x2"),
+  TrainedRow("clip", 1, "h100x4"),
+  TrainedRow("dlrm", 1, "a10x4"),
+  TrainedRow("deep_speech", 1, "l4x4"),
+  TrainedRow("nbeats", 1, "2*t4x4"),
+)
+SETS = {
+  "published": PUBLISHED,
+  "development": DEVELOPMENT,
+  "holdout": HOLDOUT,
+  "training": TRAINING,
+}

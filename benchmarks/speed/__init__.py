@@ -1,1 +1,0 @@
-"""Speed of simulator, placers, search and extraction."""

@@ -1,1 +1,0 @@
-"""Models as users write them, tried as a new user would."""

@@ -1,0 +1,83 @@
+"""Models of the benchmarks, and what is done with those of users."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks import models, run_measured, run_users_models, users_models
+
+
+@pytest.mark.parametrize("name", models.SMALL)
+def test_a_batch_fits_its_model(name):
+  trained = models.SMALL[name]
+  data = run_measured.batch(trained, seed=0)
+  model = trained.build()
+  model.set_weights([data[f"weight{i}"] for i in range(len(model.weights))])
+  x, y = run_measured._sample(data)
+  assert len(y) == trained.batch_size
+  assert model.loss(y, model(x)) > 0
+  again = run_measured.batch(trained, seed=0)
+  assert all((again[key] == data[key]).all() for key in data)
+
+
+def test_a_single_expert_is_a_feed_forward_layer():
+  tokens = keras.Input((12, 64))
+  routed = models._experts(tokens, 64, "a_", count=1)
+  model = keras.Model(tokens, routed)
+  x = np.random.default_rng(0).normal(size=(2, 12, 64)).astype("float32")
+  up, down = (model.get_layer(f"a_expert0_{n}") for n in ("up", "down"))
+  np.testing.assert_allclose(model(x), down(up(x)), rtol=1e-5, atol=1e-5)
+
+
+def test_an_expert_drops_tokens_beyond_its_share():
+  # Four experts of 2 tokens each (8 * 5 // (4 * 4)); all eight tokens are
+  # alike, so that one expert gets all of them, and takes the first two.
+  tokens = keras.Input((8, 64))
+  model = keras.Model(tokens, models._experts(tokens, 64, "b_", count=4))
+  found = np.abs(model(np.ones((1, 8, 64), "float32"))).sum(axis=-1)
+  assert (found[0, :2] > 0).all()
+  assert (found[0, 2:] == 0).all()
+
+
+def test_measured_steps_are_shown_beside_predicted_ones():
+  def step(measured_us, **more):
+    return {"measured_us": measured_us, **more}
+
+  steps = {
+    "one device": step(160e3),
+    "one device, XLA": {"error": "no kernel"},
+    "auto": step(120e3, predicted_us=108e3),
+    "auto in 2": step(100e3, predicted_us=70e3),
+    "auto in 4": step(130e3, predicted_us=130e3),
+  }
+  rows = {"gpt": {"steps": steps, "commit": "abc"}}
+  text = run_measured.tables({"stamp": {}, "rows": rows})["measured"]
+  # The fastest measured number of microbatches; errors of 10%, 30% and 0%.
+  cells = "| 160.0 | - | - | - | 120.0 (108.0) | 100.0 (70.0) | 10% |"
+  assert f"| gpt {cells}" in text
+
+
+def test_there_are_24_models_of_users():
+  assert len(users_models.MODELS) == 24
+  assert set(users_models.HUB) < set(users_models.MODELS)
+
+
+def test_differences_of_losses_are_relative_and_of_equal_names():
+  difference = run_users_models.largest_difference
+  one = [{"loss": 2.0, "d_loss": 0.0}, {"loss": 1.0, "d_loss": 4.0}]
+  two = [{"loss": 2.0, "d_loss": 0.0}, {"loss": 1.0, "d_loss": 5.0}]
+  assert difference(one, one) == 0.0
+  assert difference(one, two) == pytest.approx(0.2)
+  assert difference(one, two[:1]) is None
+  assert difference([{"loss": math.nan}], [{"loss": math.nan}]) is None
+
+
+def test_an_attempt_that_fails_keeps_its_error_in_one_line():
+  def fail():
+    raise ValueError("no such layer:\nits second line")
+
+  found = run_users_models.attempted(fail)
+  assert not found["works"]
+  assert found["error"] == "ValueError: no such layer: its second line"

@@ -1,0 +1,73 @@
+"""All benchmarks: their flags, quick runs, and the committed tables."""
+
+import importlib
+import json
+import re
+
+import pytest
+
+from benchmarks import lib, run_all
+from tests.testing.slow import SLOW_TESTS
+
+_FAST = ("speed", "policy")
+_WITH_TABLES = [
+  name for name, b in run_all.BENCHMARKS.items() if b.out[1] == "json"
+]
+
+
+def module_of(name):
+  return importlib.import_module(run_all.BENCHMARKS[name].module)
+
+
+def table_names(text):
+  return re.findall("<!-- benchmark: (\\w+) -->", text)
+
+
+@pytest.mark.parametrize("name", _WITH_TABLES)
+def test_quick_flags_parse(name):
+  flags = run_all.BENCHMARKS[name].quick
+  assert module_of(name).OPTIONS.call(lambda _: None, flags) == 0
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(
+      name,
+      marks=pytest.mark.skipif(
+        not SLOW_TESTS and name not in _FAST, reason="set TFPLACE_SLOW_TESTS"
+      ),
+    )
+    for name in _WITH_TABLES
+    if run_all.BENCHMARKS[name].data is None
+  ],
+)
+def test_a_quick_run_writes_rows_and_pages(name, tmp_path):
+  flags = ["--quick", f"--only={name}", f"--results_dir={tmp_path}"]
+  assert run_all.OPTIONS.call(run_all.main, flags) == 0
+  found = json.loads((tmp_path / f"{name}.json").read_text())
+  assert all(row["commit"] == lib.commit() for row in found["rows"].values())
+  written = [(tmp_path / page).read_text() for page in run_all.PAGES]
+  for table in module_of(name).tables(found).values():
+    assert any(table in page for page in written)
+
+
+def test_committed_pages_have_the_tables_of_committed_files(tmp_path):
+  run_all.write_pages(lib.RESULTS, tmp_path)
+  tables = set()
+  for page in run_all.PAGES:
+    committed = (lib.ROOT / page).read_text()
+    assert (tmp_path / page).read_text() == committed, page
+    tables |= set(table_names(committed))
+  files = {path.stem for path in lib.RESULTS.glob("*.json")}
+  assert files == set(_WITH_TABLES)
+  known = set()
+  for name in files:
+    found = lib.load(lib.RESULTS / f"{name}.json")
+    known |= set(module_of(name).tables(found))
+  assert tables == known
+
+
+def test_a_quick_run_among_the_results_is_refused(capsys):
+  assert run_all.OPTIONS.call(run_all.main, ["--quick"]) == 1
+  assert "--quick needs a --results_dir" in capsys.readouterr().err

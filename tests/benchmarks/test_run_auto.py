@@ -1,0 +1,115 @@
+"""`auto` beside placements by hand: a tiny model's row, and the tables."""
+
+import json
+
+import keras
+import pytest
+
+from benchmarks import models, run_auto
+from tfplace.core.presets import cluster_preset
+
+
+def tiny():
+  model = keras.Sequential(
+    [keras.Input((64,)), keras.layers.Dense(64), keras.layers.Dense(4)]
+  )
+  loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  model.compile("sgd", loss, jit_compile=False)
+  return model
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+  monkeypatch.setitem(models.MODELS, "tiny", models.Trained(tiny, 8))
+
+  def call(*flags):
+    return run_auto.OPTIONS.call(
+      run_auto.main,
+      [
+        "--models=tiny",
+        "--clusters=v100x2+p100x2,v100x1-4GiB",
+        "--microbatches=1,2",
+        "--budget_s=1",
+        f"--out={tmp_path / 'rows.json'}",
+        f"--graph_cache_dir={tmp_path}",
+        *flags,
+      ],
+    )
+
+  return call
+
+
+def test_a_row_has_every_column(run, tmp_path, capsys):
+  assert run() == 0
+  rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+  row = rows["tiny/v100x2+p100x2"]
+  # Tiny ops take their launches: the fastest is to stay on one V100.
+  assert row["one device"]["main_kind"] == "GPU-v100"
+  assert row["by hand"]["devices"] == "2 GPU-v100"
+  # By rank it may be faster.
+  assert row["by hand"]["step_time_us"] <= row["one device"]["step_time_us"]
+  assert row["auto"]["step_time_us"] <= row["by hand"]["step_time_us"]
+  assert row["data parallel"]["microbatches"] in ("2", "3, 3, 1, 1")
+  assert rows["tiny/v100x1-4GiB"]["by hand"]["devices"] == "1 GPU"
+  assert "| `v100x1-4GiB` |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  "flag, text",
+  [
+    ("--models=foo", "unknown 'foo'; choose from bert_small"),
+    ("--clusters=v100", "unknown cluster preset 'v100'"),
+    ("--microbatches=2", "1, the unsplit step, must be among them"),
+    ("--microbatches=1,0", "'0' is no whole number of at least 1"),
+  ],
+)
+def test_bad_flags_are_one_line(run, capsys, flag, text):
+  assert run(flag) == 1
+  assert text in capsys.readouterr().err
+
+
+def test_subsets_are_of_one_kind_on_all_hosts_or_one():
+  found = dict(run_auto.equal_subsets(cluster_preset("2*v100x2+a100x4")))
+  assert list(found) == ["4 GPU-v100", "2 GPU-v100", "4 GPU-a100"]
+  kinds = {d.kind for d in found["2 GPU-v100"].devices}
+  assert kinds == {"GPU-v100", "CPU-dgx-1"}
+  assert found["4 GPU-v100"].num_devices == 6
+  assert found["4 GPU-a100"].is_fully_linked
+
+
+def test_clusters_have_the_memory_and_network_that_they_name():
+  slow = run_auto.find("2*v100x4-10Gb/s")
+  assert slow.bandwidth[0, 5] == 1250.0
+  assert slow.bandwidth[0, 1] == 47900.0
+  small = run_auto.find("k80x4-6GiB")
+  assert small.memory_bytes[:4].tolist() == [6 * 2.0**30] * 4
+
+
+def test_gains_are_over_the_best_by_hand():
+  def us(value, **more):
+    return {"step_time_us": value, **more}
+
+  fast = {
+    "one device": us(8e3),
+    "unsplit": us(5e3),
+    "by hand": us(4e3),
+    "data parallel": us(3e3),
+    "auto": us(1e3, microbatches=2, microbatch_sizes=[6, 2]),
+  }
+  large = {**fast, "one device": {"oom": "too large"}, "by hand": {"oom": ""}}
+  large["data parallel"] = us(12e3)
+  rows = {"bert_base/k80x2": fast, "other/k80x2": large}
+  rows["bert_base/v100x4"] = {**fast, "auto": us(1e3, microbatches=4)}
+  found = {"stamp": {"budget_s": 1.0}, "rows": rows}
+  for row in rows.values():
+    row["commit"] = "abc"
+  tables = run_auto.tables(found)
+  cells = "| 8.0 | 5.0 | 3.0 | 4.0 | 1.0 (6, 2) | 3.00 |"
+  # sqrt(3 * 12) = 6.
+  assert f"| `k80x2` {cells} 6.00 |" in tables["auto_unequal"]
+  assert "| BERT, 12 layers of 768 | 8.0 |" in tables["auto_equal"]
+  # 8 where it fits; sqrt(5 * 5); 6, of which 3 is the least.
+  assert (
+    "| `k80x2` | 8.00 (8.00) | 5.00 (5.00) | 6.00 (3.00) |"
+    in (tables["auto_clusters"])
+  )

@@ -1,0 +1,62 @@
+"""The sets of steps, and the table of what the policy gains."""
+
+import re
+
+from benchmarks import models, run_policy, sets
+
+
+def names(rows):
+  return {row.model for row in rows if isinstance(row, sets.TrainedRow)}
+
+
+def test_no_step_of_the_holdout_was_trained_or_chosen_on():
+  assert names(sets.HOLDOUT) == set(models.HOLDOUT)
+  seen = names(sets.TRAINING) | names(sets.DEVELOPMENT)
+  assert not seen & names(sets.HOLDOUT)
+  assert seen <= set(models.MODELS) | set(models.DEVELOPMENT)
+
+  def gpus(rows):
+    return {
+      gpu for row in rows for gpu in re.findall("([a-z]+\\d+)x", row.cluster)
+    }
+
+  new = gpus(sets.HOLDOUT) - {"h100"}
+  assert not new & (gpus(sets.TRAINING) | gpus(sets.DEVELOPMENT))
+
+
+def test_labels_of_a_set_are_distinct():
+  for rows in sets.SETS.values():
+    assert len({row.label for row in rows}) == len(rows)
+  assert len(sets.PUBLISHED) == 14
+
+
+def test_an_unknown_row_names_those_that_there_are(capsys):
+  flags = ["--rows=nosuch", "--count"]
+  assert run_policy.OPTIONS.call(run_policy.main, flags) == 1
+  assert "its rows are retnet in 8 (l4x8)" in capsys.readouterr().err
+
+
+def test_gains_are_ratios_of_medians():
+  def arms(without, with_):
+    return {
+      "without": {"step_time_us": without},
+      "with": {"step_time_us": with_},
+    }
+
+  alone = {"one_shot": {"heft": {"step_time_us": 6.0}, "m_sct": {"error": ""}}}
+  alone["policy"] = {"step_time_us": 3.0}
+  rows = {
+    "a/alone": {"split": True, **alone},
+    "a/10/0": arms(8.0, 2.0),
+    "a/10/1": arms(8.0, 4.0),
+    "a/10/2": arms(4.0, 4.0),
+    "b/alone": {"split": False, **alone},
+    "b/10/0": arms(1.0, 2.0),
+  }
+  for row in rows.values():
+    row["commit"] = "abc"
+  tables = run_policy.tables({"stamp": {}, "rows": rows})
+  # Medians of a: 8 without, 4 with.
+  assert "| 1 microbatched, 10 s | 2.000 | 2.000 | 2.000 |" in tables["policy"]
+  assert "| 1 whole, 10 s | 0.500 | 0.500 | 0.500 |" in tables["policy"]
+  assert "| heft | 2.00 | 2.00 |" in tables["policy_alone"]
