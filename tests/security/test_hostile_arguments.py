@@ -94,3 +94,16 @@ def test_one_name_is_a_group_of_its_own(model):
 
 def test_one_microbatch_may_be_an_array():
   assert MicrobatchConfig.of(np.array(2)).count == 2
+
+
+@pytest.mark.parametrize("value", [HUGE, LONG, "x", None, [1]], ids=range(5))
+@pytest.mark.parametrize(
+  "name",
+  ["time_us", "peak_us", "output_bytes", "persistent_bytes", "temp_bytes"],
+)
+def test_values_of_ops_that_are_no_numbers_are_named(name, value):
+  given = {"time_us": {"CPU": value}, "peak_us": {"CPU": value}}
+  given |= {"output_bytes": [value]}
+  fields = {"time_us": {"CPU": 1.0}, name: given.get(name, value)}
+  spec = tfplace.OpSpec("a", "X", **fields)
+  check_named(lambda: tfplace.build_graph("g", [spec], []), f"{name} of an op")

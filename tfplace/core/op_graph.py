@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from tfplace.core import paths
+from tfplace.core.argument_checks import check_number
 from tfplace.core.csr import csr, offsets_of
-from tfplace.errors import FormatError, shown
+from tfplace.errors import FormatError, TfplaceError, shown
 
 CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
@@ -222,7 +223,8 @@ def build_graph(
     **extras: `extra`, `op_extra` and `edge_extra` of `OpGraph`.
 
   Raises:
-    FormatError: an edge is not three integers, or the edges form a cycle.
+    FormatError: a value is no number, an edge is not three integers, or the
+      edges form a cycle.
   """
   kinds = dict.fromkeys(kind for op in ops for kind in op.time_us)
   nan = float("nan")
@@ -235,15 +237,17 @@ def build_graph(
     names=tuple(op.name for op in ops),
     types=tuple(op.type for op in ops),
     time_us={
-      kind: np.array([op.time_us.get(kind, nan) for op in ops], np.float64)
+      kind: _floats("time_us", [op.time_us.get(kind, nan) for op in ops])
       for kind in kinds
     },
     output_offsets=offsets_of(np.array(counts, np.int64)),
-    output_bytes=np.array(
-      [size for op in ops for size in op.output_bytes], np.float64
+    output_bytes=_floats(
+      "output_bytes", [size for op in ops for size in op.output_bytes]
     ),
-    persistent_bytes=np.array([op.persistent_bytes for op in ops], np.float64),
-    temp_bytes=np.array([op.temp_bytes for op in ops], np.float64),
+    persistent_bytes=_floats(
+      "persistent_bytes", [op.persistent_bytes for op in ops]
+    ),
+    temp_bytes=_floats("temp_bytes", [op.temp_bytes for op in ops]),
     colocation=colocation,
     colocation_names=groups,
     layer=layer,
@@ -255,11 +259,22 @@ def build_graph(
     edge_output=table[:, 1].copy(),
     edge_dst=table[:, 2].copy(),
     peak_us={
-      kind: np.array([op.peak_us.get(kind, 0.0) for op in ops], np.float64)
+      kind: _floats("peak_us", [op.peak_us.get(kind, 0.0) for op in ops])
       for kind in dict.fromkeys(kind for op in ops for kind in op.peak_us)
     },
     **extras,
   )
+
+
+def _floats(name: str, values: list[Any]) -> np.ndarray:
+  try:
+    given = np.array(values)
+    if given.ndim != 1 or given.dtype.kind not in "fiu":
+      for value in values:
+        check_number(f"{name} of an op", value)  # Large integers are objects.
+    return given.astype(np.float64)
+  except (OverflowError, TypeError, ValueError, TfplaceError) as error:
+    raise FormatError(f"{name} of an op is no number: {error}") from error
 
 
 def _edge_table(edges: Sequence[tuple[int, int, int]]) -> np.ndarray:
