@@ -398,18 +398,18 @@ def test_autos_search_begins_from_a_policys_placement_where_it_is_the_best(
 
 def test_single_tries_one_of_devices_that_are_alike():
   # 64 GPUs in 8 hosts, each with a CPU: where every op runs on both kinds, one
-  # GPU and one CPU are enough.
+  # GPU is enough, and no CPU counts.
   cluster = cluster_preset("8*a100x8")
   both = {"GPU": 1.0, "CPU": 1000.0}
   ops = [OpSpec("a", "Op", both, [1e6]), OpSpec("b", "Op", both, [1e6])]
   problem = Problem(build_graph("both", ops, [(0, 0, 1)]), cluster)
-  assert place(problem, "single").evaluations == 2
-  # "a" runs on the CPU of host 0, "b" on a GPU of that host, beyond the
-  # network, or on the CPU. Best: 10 us, 1e6 bytes by PCIe 4.0 (24,000 B/us),
+  assert place(problem, "single").evaluations == 1
+  # "a" runs on the CPU of host 0, "b" on a GPU of that host or beyond the
+  # network. Best: 10 us, 1e6 bytes by PCIe 4.0 (24,000 B/us),
   # 10 us of latency, 1 us.
   ops[0] = OpSpec("a", "Op", {"CPU": 10.0}, [1e6])
   problem = Problem(build_graph("input", ops, [(0, 0, 1)]), cluster)
   result = place(problem, "single")
-  assert result.evaluations == 3
+  assert result.evaluations == 2
   expected_us = 10 + 1e6 / 24000 + 10 + 1
   assert result.evaluation.step_time_us == pytest.approx(expected_us)

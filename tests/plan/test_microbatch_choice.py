@@ -17,7 +17,7 @@ from tfplace.errors import (
   MeasurementError,
   TfplaceError,
 )
-from tfplace.plan import PlanConfig, Stages
+from tfplace.plan import PlanConfig, Stages, make_plan
 from tfplace.plan.microbatches import (
   HintConfig,
   choose_variant,
@@ -319,6 +319,73 @@ def hint_of(step, config=LONG, **more):
   return microbatch_hint(step, plan, config, Stages(), hint)
 
 
+class BesideCpu(Step):
+  """One GPU, and a CPU that takes 100 times as long."""
+
+  training = True
+  suggests_microbatches = True
+
+  def graph(self, microbatches):
+    graph = super().graph(microbatches)
+    gpu_us = graph.time_us["GPU"]
+    times = {"GPU": gpu_us, "CPU": 100 * gpu_us}
+    return dataclasses.replace(graph, time_us=times)
+
+  def cluster(self):
+    devices = [Device(f"GPU:{i}", "GPU", self.memory) for i in range(2)]
+    devices = (*devices[: self.devices], Device("CPU:0", "CPU"))
+    names = [device.name for device in devices]
+    links = [Link(a, b, 1e6, 1.0) for a, b in itertools.permutations(names, 2)]
+    return Cluster("beside", devices, tuple(links))
+
+  def open(self, microbatches, show):
+    del show
+    return self(microbatches)
+
+  def compare(self, variant, microbatches, show):
+    return ""
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_a_step_is_compared_with_one_gpu_that_accumulates(chooses):
+  # The GPU holds half of the activation at a time: in 2 microbatches, one of
+  # which is in flight, it takes 1,001 us. The CPU would take 100,100.
+  step = BesideCpu(devices=1, activation=100.0, memory=75.0)
+  request = MicrobatchConfig(max_in_flight=1)
+  config = dataclasses.replace(
+    CONFIG, microbatches=request, chooses_microbatches=chooses
+  )
+  plan = make_plan(step, config)
+  assert plan.single_device.step_time_us == 1001.0
+  assert "CPU:0 alone" not in plan.message
+
+
+def test_a_step_that_no_gpu_holds_is_compared_with_the_cpu():
+  step = BesideCpu(devices=1, variable=100.0, memory=75.0)
+  plan = make_plan(step, CONFIG)
+  assert plan.single_device.step_time_us == 100 * 1001.0
+  assert "x CPU:0 alone" in plan.message
+
+
+def test_requested_microbatches_are_compared_with_the_whole_step():
+  # Each op has an overhead of 100 us after it, but the last: whole, 3 ops on
+  # one device take 1,001 + 200 us, and 9 ops of 4 microbatches 1,001 + 800.
+  step = BesideCpu(devices=1)
+  devices = [Device("GPU:0", "GPU", op_overhead_us=100.0)]
+  step.cluster = lambda: Cluster("one", tuple(devices))
+  plan = make_plan(
+    step, dataclasses.replace(CONFIG, microbatches=MicrobatchConfig(4))
+  )
+  assert plan.evaluation.step_time_us == 1801.0
+  assert plan.single_device.step_time_us == 1201.0
+
+
+def test_the_headline_counts_devices_that_work():
+  plan = make_plan(BesideCpu(devices=2), CONFIG)
+  assert " on GPU:" in plan.message and "CPU" not in plan.message
+  assert any("1 GPU does no work" in note for note in plan.notes)
+
+
 def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
   assert hint_of(Step()) == (
     "in 2 microbatches it would take about 502 us instead of 1 ms (a quick"
@@ -328,10 +395,16 @@ def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
   assert "microbatches='auto' and allow_batch_statistics=True, by" in told
 
 
+@pytest.mark.parametrize(
+  "options", [{"config": PlanConfig(budget_s=5.0)}, {"most_ops": 2}]
+)
+def test_an_idle_device_suggests_a_split_without_an_estimate(options):
+  told = hint_of(Step(), **options)
+  assert told == "planning with microbatches='auto' may keep more devices busy"
+
+
 QUIET = {
-  "a small budget": (Step(), {"config": PlanConfig(budget_s=5.0)}),
   "a strategy": (Step(), {"config": PlanConfig("heft", budget_s=30.0)}),
-  "a large step": (Step(), {"most_ops": 2}),
   "one device": (Step(devices=1), {}),
   "no gain": (Step(work_us=10.0, overhead_us=100.0), {}),
   "no split": (Step(examples=1), {}),

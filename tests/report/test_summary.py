@@ -7,6 +7,7 @@ import pytest
 
 from tests.testing import placed_graphs, problems
 from tfplace.core import Placement, Problem
+from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.report import summary
 from tfplace.simulate import Simulator
 
@@ -90,3 +91,21 @@ def test_a_pipeline_has_layers_on_its_devices():
   first, second = rows_of_split([4.0, 4.0], 4, lambda _, layer: layer)
   assert first.holds and second.holds and first.holds != second.holds
   assert "microbatch" not in first.holds + second.holds
+
+
+def test_a_device_that_only_updates_says_so():
+  # A layer with its gradient on one device, and Adam's arithmetic on another.
+  both = {"GPU": 4.0}
+  ops = [
+    OpSpec("net/dense/w", "VarHandleOp", {"GPU": 0.0}, [8.0], 8.0, 0.0, "w"),
+    OpSpec("net/dense/MatMul", "MatMul", both, [8.0], layer="net/dense"),
+    OpSpec("gradient_tape/net/dense/MatMul", "MatMul", both, [8.0]),
+    OpSpec("adam/dense/mul/Mul", "Mul", both, [8.0], layer="net/dense"),
+    OpSpec("net/dense/Assign", "AssignSubVariableOp", both, colocation="w"),
+    OpSpec("adam/Pow", "Pow", both, [8.0]),
+  ]
+  edges = [(0, 0, 1), (1, 0, 2), (2, 0, 3), (3, 0, 4), (5, 0, 4)]
+  problem = Problem(build_graph("net", ops, edges), problems.cluster([64] * 3))
+  placement = Placement(problem, np.array([1, 0, 0, 1, 1, 2], np.int32))
+  rows = summary.device_rows(Simulator(problem).schedule(placement))
+  assert [row.holds for row in rows] == ["dense", "updates of dense", "updates"]

@@ -331,7 +331,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
 def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
   for strategy, error in report.failures.items():
     print(f"{strategy}: {error}")
-  best, single = report.best, report.single_device
+  best, single = report.best, report.reference
   if report.choice is not None:
     outputs.print_choice(report.choice, single)
   outputs.print_results(report.results, best, report.measured, single)

@@ -112,6 +112,8 @@ class Result:
       `annealing`, starts that failed unexpectedly.
     other_order_us: best step time found in the other execution order if the
       order was chosen with the placement, infinite if nothing fits; else None.
+    all_on_gpus_us: if CPUs compute beside GPUs because that gains enough, the
+      best step time found otherwise, infinite if nothing fits; else None.
   """
 
   strategy: str
@@ -123,6 +125,7 @@ class Result:
   tried: "tuple[Result, ...]" = ()
   skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
   other_order_us: float | None = None
+  all_on_gpus_us: float | None = None
 
   @property
   def order(self) -> str:

@@ -31,6 +31,8 @@ class Problem:
       `tfplace.bounds`), in any execution order; 0 without one. It enters
       `lower_bound_us`.
     order: execution order of ready ops, one of `tfplace.core.order.ORDERS`.
+    off_cpu: [num_ops] bool, ops that no CPU may run, or None for none. They run
+      on other devices.
 
   Raises:
     ProblemError: an op or a whole colocation group cannot run on any device,
@@ -42,6 +44,7 @@ class Problem:
   cluster: Cluster
   proven_us: float = 0.0
   order: str = orders.ARRIVAL
+  off_cpu: np.ndarray | None = None
 
   def __post_init__(self) -> None:
     orders.check_order(self.order)
@@ -139,6 +142,15 @@ class Problem:
 
   @functools.cached_property
   def allowed(self) -> np.ndarray:
+    """[num_ops, num_devices] bool; True where the op may run."""
+    allowed = self.has_kernel
+    if self.off_cpu is not None:
+      is_cpu = [device.is_cpu for device in self.cluster.devices]
+      allowed &= ~(self.off_cpu[:, np.newaxis] & is_cpu)
+    return allowed
+
+  @property
+  def has_kernel(self) -> np.ndarray:
     """[num_ops, num_devices] bool; True where the op has a kernel."""
     return ~np.isnan(self.time_us)
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from tfplace.core.csr import csr, group_sums
+from tfplace.core.csr import all_of_group, csr, group_sums
 from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
 
@@ -35,12 +35,16 @@ class GroupGraph:
   @functools.cached_property
   def time_us(self) -> np.ndarray:
     """[num_groups, num_devices] float64 with overhead; inf if not allowed."""
+    return np.where(self.allowed, self._total_us, np.inf)
+
+  @functools.cached_property
+  def _total_us(self) -> np.ndarray:
+    """[num_groups, num_devices] float64 with overhead, of ops with a kernel."""
     problem = self.problem
     op_us = problem.time_us + np.where(
       problem.time_us > 0, problem.cluster.op_overhead_us, 0.0
     )
-    total = group_sums(problem.group_of, np.nan_to_num(op_us), self.num_groups)
-    return np.where(self.allowed, total, np.inf)
+    return group_sums(problem.group_of, np.nan_to_num(op_us), self.num_groups)
 
   @functools.cached_property
   def fastest_us(self) -> np.ndarray:
@@ -49,9 +53,13 @@ class GroupGraph:
 
   @functools.cached_property
   def possible_us(self) -> np.ndarray:
-    """[num_groups, num_devices] float64 `time_us`, elsewhere if not allowed."""
-    elsewhere = self.fastest_us[:, np.newaxis]
-    return np.where(self.allowed, self.time_us, elsewhere)
+    """[num_groups, num_devices] float64 with overhead, allowed or not.
+
+    A group that a device has no kernels for counts with its fastest time.
+    """
+    problem, elsewhere = self.problem, self.fastest_us[:, np.newaxis]
+    runs = all_of_group(problem.group_of, problem.has_kernel, self.num_groups)
+    return np.where(runs, self._total_us, elsewhere)
 
   def nearest(self, wanted: np.ndarray) -> np.ndarray:
     """Returns [num_groups] wanted devices, or the fastest if not allowed."""

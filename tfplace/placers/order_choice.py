@@ -7,21 +7,22 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Result
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, ORDERS, RANK
 from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError
-from tfplace.placers.replan import Start
 
-# Function that places a problem within a budget, from a placement if given.
-Place = Callable[[Problem, Budget, Start | None], Result]
+# Places a problem within a budget, from [num_starts, num_ops] devices if given.
+Place = Callable[[Problem, Budget, np.ndarray | None], Result]
 
 
 def place_in_best_order(
   problem: Problem,
   budget: Budget,
-  start: Start | None,
+  start: np.ndarray | None,
   place: Place,
   searches: bool,
   trial_share: float = 0.2,
@@ -34,7 +35,7 @@ def place_in_best_order(
   Args:
     problem: problem in any order.
     budget: budget for both orders together.
-    start: placement to start from, or None.
+    start: [num_starts, num_ops] devices to start from, or None.
     place: places a problem in one order.
     searches: True if `place` continues from a start for as long as allowed;
       otherwise it runs once per order.
@@ -53,7 +54,7 @@ def place_in_best_order(
     except InfeasibleError as error:
       failure = failure or error
       continue
-    start = found[order].placement if searches else None
+    start = _row(found[order]) if searches else None
   if not found:
     raise failure or InfeasibleError("nothing fits")
   order = better_order({o: r.evaluation.step_time_us for o, r in found.items()})
@@ -61,7 +62,7 @@ def place_in_best_order(
   left = budget.minus(sum(result.evaluations for result in found.values()))
   if searches and not left.is_over:
     ordered = problem.in_order(order)
-    best = _followed(best, place(ordered, left, best.placement))
+    best = followed(best, place(ordered, left, _row(best)))
   other_us = others[0].evaluation.step_time_us if others else math.inf
   return dataclasses.replace(
     best,
@@ -79,7 +80,11 @@ def better_order(step_us: Mapping[str, float]) -> str:
   return RANK if us[RANK] <= (1 - LEAST_GAIN) * us[ARRIVAL] else ARRIVAL
 
 
-def _followed(first: Result, last: Result) -> Result:
+def _row(result: Result) -> np.ndarray:
+  return result.placement.devices[np.newaxis]
+
+
+def followed(first: Result, last: Result) -> Result:
   """Merges two consecutive searches into the result of the second."""
   later = [
     dataclasses.replace(

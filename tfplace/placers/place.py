@@ -24,11 +24,17 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
+from tfplace.placers.auto import AutoConfig, consolidated
+from tfplace.placers.beside_gpus import place_beside_gpus
+from tfplace.placers.groups import GroupGraph
 from tfplace.placers.order_choice import place_in_best_order
 from tfplace.placers.registry import get_placer
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.config import SearchConfig
+
+# Share of a continued search that is not kept for consolidation; our choice.
+_SEARCH_SHARE = 0.9
 
 
 def place(
@@ -57,8 +63,9 @@ def place(
       makes results for a seed equal on all machines.
     init_placement: a placement or op -> device mapping to start from, for
       strategies that accept a start. If it has the same ops and devices and
-      fits in memory, the result is never worse. From another graph or cluster,
-      the common part is kept (see `replan`).
+      fits in memory, the result is never worse, except by the 5% for which no
+      CPU computes beside GPUs. From another graph or cluster, the common part
+      is kept (see `replan`).
     tolerance: share of the step time that `auto` may give up for less traffic,
       such as the noise of measured costs.
     order: execution order: "arrival", "rank", or "auto". The last tries both
@@ -114,24 +121,42 @@ def place(
       return dask_workers.place_on_workers(problem, workers, None, **options)
 
   def place_from(
-    ordered: Problem, budget: Budget, start: Start | None
+    ordered: Problem, budget: Budget, start: np.ndarray | None
   ) -> Result:
-    devices = None if start is None else _start(ordered, start)
-    placer = get_placer(strategy, policy, devices, tolerance)
+    placer = get_placer(strategy, policy, start, tolerance)
     judge = _simulator(ordered) if evaluator is None else evaluator
     return placer.place(ordered, judge, budget, seed)
+
+  searches = registry.STRATEGIES[strategy].accepts_start
+
+  def place_in_order(
+    problem: Problem, budget: Budget, start: np.ndarray | None
+  ) -> Result:
+    if order == AUTO:
+      return place_in_best_order(problem, budget, start, place_from, searches)
+    return place_from(problem.in_order(order or problem.order), budget, start)
+
+  def go_on(
+    problem: Problem, budget: Budget, start: np.ndarray | None
+  ) -> Result:
+    placer = AnnealingPlacer(starts=(), start=start)
+    judge = _simulator(problem) if evaluator is None else evaluator
+    share = budget.fraction(_SEARCH_SHARE if strategy == "auto" else 1.0)
+    result = placer.place(problem, judge, share, seed)
+    if strategy != "auto":
+      return result
+    left = budget.minus(result.evaluations)
+    groups = GroupGraph(problem)
+    return consolidated(result, groups, judge, left, tolerance, AutoConfig())
 
   if evaluator is None:
     check_memory(problem)
   warm_up(strategy, problem.cluster.has_message_costs)
   budget = Budget(budget_s, max_evaluations, gap)
-  if order == AUTO:
-    searches = registry.STRATEGIES[strategy].accepts_start
-    return place_in_best_order(
-      problem, budget, init_placement, place_from, searches
-    )
-  ordered = problem.in_order(order or problem.order)
-  return place_from(ordered, budget, init_placement)
+  start = None if init_placement is None else _start(problem, init_placement)
+  if not searches:
+    return place_in_order(problem, budget, start)
+  return place_beside_gpus(problem, budget, start, place_in_order, go_on)
 
 
 def _check_arguments(

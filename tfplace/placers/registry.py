@@ -160,7 +160,12 @@ def classical(problem: Problem, large_ops: int = 200_000) -> tuple[str, ...]:
     names = (*first, *(name for name in CLASSICAL if name not in first))
   elif problem.graph.num_ops >= large_ops:
     names = ("metis", *(name for name in CLASSICAL if name != "metis"))
-  return tuple(name for name in names if STRATEGIES[name].in_auto)
+  no_cpu = problem.off_cpu is not None  # CPUs do not compute.
+  return tuple(
+    name
+    for name in names
+    if STRATEGIES[name].in_auto and not (no_cpu and name == "cpu")
+  )
 
 
 def get_placer(

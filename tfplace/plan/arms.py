@@ -15,7 +15,7 @@ from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.plan.config import PlanConfig, Stages
-from tfplace.plan.search import find_placement
+from tfplace.plan.search import find_placement, single_of
 from tfplace.plan.variants import (
   OpenVariant,
   StepVariant,
@@ -33,6 +33,7 @@ class Arm:
     variant: the extracted variant, or None after its last search, because it
       may hold a copy of the weights.
     best: best placement found, or None.
+    single: best placement on one device, or None.
     seconds: search time in seconds.
     why: reason why there is no placement.
     failure: error if nothing fits in memory.
@@ -46,6 +47,7 @@ class Arm:
   microbatches: MicrobatchConfig
   variant: StepVariant | None = None
   best: Result | None = None
+  single: Result | None = None
   seconds: float = 0.0
   why: str = ""
   failure: InfeasibleError | None = None
@@ -226,6 +228,7 @@ class Arms:
       arm.variant, arm.why, arm.error = None, str(error), error
     if arm.best is not None and is_first:
       arm.other_order_us = arm.best.other_order_us
+      arm.single = single_of(arm.best.tried)
     if self._threads is not None and arm.best is not None:
       arm.seconds += arm.best.seconds
 

@@ -1,5 +1,6 @@
 """Plan of a model: what users print, edit, save and apply."""
 
+import collections
 import dataclasses
 import functools
 import os
@@ -17,7 +18,8 @@ from tfplace.core.units import format_us
 from tfplace.errors import ApplyError
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
-from tfplace.plan.search import PlanReport, against_single
+from tfplace.placers.idle_devices import at_work
+from tfplace.plan.search import PlanReport, against_single, is_same
 from tfplace.report.names import listed
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ class Plan:
     placement: the planned or given `Placement`, or None.
     evaluation: simulated step of `placement`. Its `ratio_to_bound` is an upper
       bound of the speedup of any other placement.
-    single_device: simulated step on the best single device. It is of the whole
-      step if microbatches were chosen.
+    single_device: fastest step on one device, whole or in microbatches. It is
+      of a CPU only where no other device holds the step.
     microbatch_config: microbatches of the training step.
     costs: "measured" if a step ran on this process's devices, "estimated", or
       "" if nothing was planned.
@@ -282,7 +284,7 @@ class Plan:
       kind += f" in {self.microbatch_config.words}"
     text = f"{format_us(evaluation.step_time_us)} per {kind}"
     left = _headroom(evaluation)
-    if self.one_device and evaluation is single:
+    if self.one_device and single is not None and is_same(evaluation, single):
       where = self._where()
       return f"{text} on {where}: no placement found is faster{left}"
     than = "" if self.one_device else ", and no single device has the memory"
@@ -305,21 +307,27 @@ class Plan:
     return f"{_short(name)} alone"
 
   def _where(self) -> str:
-    """Names the devices in use, or counts those of a kind."""
+    """Names the devices that work, or counts those of a kind."""
     if self.placement is None:
       return _listed(self.devices)
     cluster = self.placement.problem.cluster
-    kinds: dict[tuple[str, str], list[str]] = {}
-    for i in np.unique(self.placement.devices).tolist():
-      device = cluster.devices[i]
+    used = at_work(self.placement)
+    if not len(used):
+      used = np.unique(self.placement.devices)
+    working: dict[tuple[str, str], list[str]] = {}
+    there = collections.Counter[tuple[str, str]]()
+    for i, device in enumerate(cluster.devices):
       key = (device.base_kind, cluster.kind_labels[i])
-      kinds.setdefault(key, []).append(_short(device.name))
-    named = [
-      f"{len(names)} {label}{' ' * bool(label)}{kind}s"
-      if len(names) > 1
-      else names[0]
-      for (kind, label), names in kinds.items()
-    ]
+      there[key] += 1
+      if i in used:
+        working.setdefault(key, []).append(_short(device.name))
+    named = []
+    for (kind, label), names in working.items():
+      count = f"{len(names)}"
+      if len(names) < there[kind, label]:
+        count += f" of {there[kind, label]}"
+      what = f"{count} {label}{' ' * bool(label)}{kind}s"
+      named.append(what if len(names) > 1 else names[0])
     return listed(named) or "no device"
 
 

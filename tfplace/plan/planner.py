@@ -15,9 +15,15 @@ from tfplace.core.microbatches import (
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes
 from tfplace.errors import ExtractionError
+from tfplace.placers.beside_gpus import cpu_note
 from tfplace.placers.dask_workers import opened_workers
+from tfplace.placers.idle_devices import idle_reason
 from tfplace.plan.config import AUTO, PlanConfig, Stages
-from tfplace.plan.microbatches import choose_placement, microbatch_hint
+from tfplace.plan.microbatches import (
+  choose_placement,
+  microbatch_hint,
+  with_alternatives,
+)
 from tfplace.plan.plan import Plan
 from tfplace.plan.search import PlanReport, is_beaten
 from tfplace.plan.variants import OpenVariant, StepVariant
@@ -102,7 +108,11 @@ def make_plan(
         raise
       unchecked = f"the step is left whole: {error}"
       microbatches, report, variant = _placed_whole(open_variant, config, stage)
-  # Phase 3: suggest microbatches if none were requested.
+  # Phase 3: find what to compare with, and suggest microbatches if none were
+  # requested.
+  report = with_alternatives(
+    open_variant, report, config, stage, source.suggests_microbatches
+  )
   is_open = microbatches == WHOLE and not config.chooses_microbatches
   if is_open and source.suggests_microbatches:
     hint = microbatch_hint(open_variant, report, config, stage)
@@ -128,6 +138,8 @@ def _notes(plan: Plan, report: PlanReport) -> Iterator[str]:
   yield summary.held_back(Simulator(report.problem).schedule(plan.placement))
   yield "" if report.choice is None else report.choice.reason
   yield _variables_on_host(plan.placement)
+  yield cpu_note(report.best)
+  yield idle_reason(plan.placement)
   yield report.order_reason
 
 
@@ -199,6 +211,7 @@ def _plan(
   if one_device and single is not None and is_auto and not is_chosen:
     result = single
   graph, traced = report.problem.graph, variant.traced
+  reference = report.reference
   measured = graph.extra.get("costs") == "measured"
   return Plan(
     model=graph.name if traced is None else traced.name,
@@ -207,7 +220,9 @@ def _plan(
     one_device=one_device,
     placement=result.placement,
     evaluation=report.evaluation_of(result),
-    single_device=alone,
+    single_device=None
+    if reference is None
+    else report.evaluation_of(reference),
     costs="measured" if measured else "estimated",
     report=report,
     step=None if traced is None else traced.without_values(),

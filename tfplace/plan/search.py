@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfplace import bounds, placers
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
@@ -12,8 +14,10 @@ from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
 from tfplace.errors import TfplaceError
 from tfplace.placers.dask_workers import place_on_workers
+from tfplace.placers.idle_devices import without_idle_devices
 from tfplace.plan.config import SINGLE, PlanConfig, Stages
 from tfplace.plan.variants import VariantChoice, order_reason
+from tfplace.simulate import Simulator
 
 _SAME = 1.005  # Step times with a smaller ratio are reported as equal.
 _BASELINE_BUDGET_S = 5.0  # No baseline searches.
@@ -34,6 +38,7 @@ class PlanReport:
     choice: choice of the step variant, if others were tried.
     order_reason: reason for the order, as part of a sentence; "" if the order
       was not chosen.
+    alternatives: further step variants on one device, see `reference`.
   """
 
   problem: Problem
@@ -43,6 +48,7 @@ class PlanReport:
   measured: Sequence[Evaluation] | None = None
   choice: VariantChoice | None = None
   order_reason: str = ""
+  alternatives: Sequence[Result] = ()
 
   @property
   def single_device(self) -> Result | None:
@@ -52,7 +58,26 @@ class PlanReport:
     """
     if self.choice is not None and not self.choice.is_first:
       return self.choice.single
-    return next((r for r in self.results if r.strategy == SINGLE), None)
+    return single_of(self.results)
+
+  @property
+  def reference(self) -> Result | None:
+    """Fastest step on one device, whole or in microbatches; None if none fits.
+
+    A CPU counts only where no other device holds any of these steps.
+    """
+    known = [self.single_device, single_of(self.results), *self.alternatives]
+    if self.choice is not None:
+      known += [self.choice.single, *self.choice.singles]
+    found = [result for result in known if result is not None]
+    return min(
+      found,
+      key=lambda r: (
+        is_on_cpus(r),
+        self.evaluation_of(r).step_time_us,
+      ),
+      default=None,
+    )
 
   @property
   def evaluation(self) -> Evaluation:
@@ -72,9 +97,36 @@ class PlanReport:
     return result.evaluation
 
 
+def on_one_device(problem: Problem, seed: int) -> Result | None:
+  """Places the step on the best single device, if it fits in memory."""
+  try:
+    return placers.place(problem, SINGLE, seed=seed)
+  except TfplaceError:
+    return None
+
+
+def single_of(results: Sequence[Result]) -> Result | None:
+  """Returns the result on one device, if there is one."""
+  return next((r for r in results if r.strategy == SINGLE), None)
+
+
+def is_on_cpus(result: Result) -> bool:
+  """Returns whether CPUs do all the work although there are other devices."""
+  devices = result.placement.problem.cluster.devices
+  is_cpu = [device.is_cpu for device in devices]
+  used = result.placement.devices
+  return not all(is_cpu) and bool(np.array(is_cpu)[used].all())
+
+
 def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
   """Returns whether one device is predicted to be as fast."""
   return single is not None and found.step_time_us >= single.step_time_us
+
+
+def is_same(found: Evaluation, single: Evaluation) -> bool:
+  """Returns whether two step times are reported as equal."""
+  times = sorted((found.step_time_us, single.step_time_us))
+  return times[1] < _SAME * times[0] or times[0] == times[1]
 
 
 def against_single(
@@ -125,6 +177,9 @@ def search(
       max_evaluations=config.max_evaluations,
       tolerance=config.tolerance_of(problem),
     )
+    if config.searches:
+      judge = Simulator(best.placement.problem)
+      best = without_idle_devices(best, judge)
   problem = best.placement.problem  # The baselines use its order, too.
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
@@ -188,6 +243,8 @@ def _baselines(
 ) -> tuple[list[Result], dict[str, TfplaceError]]:
   """Runs the baselines without a result; also returns reasons of failures."""
   tried = {best.strategy, *best.skipped, *(r.strategy for r in best.tried)}
+  if single_of(best.tried) is None and best.strategy != SINGLE:
+    tried.discard(SINGLE)  # Beside GPUs, `auto` does not try CPUs.
   results: list[Result] = []
   failures: dict[str, TfplaceError] = {}
   for strategy in config.baselines:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace import placers
 from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
@@ -26,8 +25,8 @@ from tfplace.core.recompute import RecomputeConfig, recompute_of, segment_of
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import groups
 from tfplace.plan.arms import Arm, Arms
-from tfplace.plan.config import SINGLE, PlanConfig, Stages
-from tfplace.plan.search import compile_placers
+from tfplace.plan.config import PlanConfig, Stages
+from tfplace.plan.search import compile_placers, on_one_device
 from tfplace.plan.size_proposals import proposed_sizes
 from tfplace.plan.variants import (
   OpenVariant,
@@ -121,7 +120,7 @@ class SuccessiveHalving:
     self.arms.append(whole)
     problem = whole.variant.problem
     compile_placers(problem, self._config, self._show)
-    self._single = _on_one_device(problem, self._config.seed)
+    self._single = on_one_device(problem, self._config.seed)
     self._hints = problem.graph.num_ops <= halving.most_hint_ops
     devices = num_working_devices(problem)
     counts, proposals = [self._base.count], []
@@ -383,6 +382,7 @@ class SuccessiveHalving:
       [arm.trial for arm in self.arms],
       winner.microbatches,
       self._single,
+      [arm.single for arm in self.arms if arm.single is not None],
       self._refused,
       self._allowed,
     )
@@ -453,11 +453,3 @@ def _counts(devices: int, halving: HalvingConfig) -> list[int]:
   powers = [1 << i for i in range(most.bit_length())]
   wanted = {*powers, devices, 2 * devices}
   return sorted(count for count in wanted if count <= most)
-
-
-def _on_one_device(problem: Problem, seed: int) -> Result | None:
-  """Places the step on the best single device, if it fits in memory."""
-  try:
-    return placers.place(problem, SINGLE, seed=seed)
-  except TfplaceError:
-    return None

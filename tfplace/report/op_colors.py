@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.core import phases
 from tfplace.core.op_graph import OpGraph
-from tfplace.report import phases
 from tfplace.report.rows import compute_end_us
 from tfplace.simulate import Schedule
 

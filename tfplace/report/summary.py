@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tfplace.core import phases
 from tfplace.core.units import format_bytes, format_share
-from tfplace.report import phases
 from tfplace.report.explain.microbatches import (
   find_device_layers,
   in_blocks,
@@ -77,9 +77,11 @@ def _contents(schedule: Schedule) -> dict[int, str]:
   if not schedule.placement.problem.graph.num_ops:
     return {}
   layers = find_device_layers(schedule)
-  stages = {
-    device: f"parts of {_few(names)}"
-    for device, names in layers.parts.items()
+  stages = {i: "updates" for i in _only_updates(schedule)}
+  stages |= {
+    device: f"{what} of {_few(names)}"
+    for what, found in (("updates", layers.updates), ("parts", layers.parts))
+    for device, names in found.items()
     if names
   }
   stages |= {
@@ -101,6 +103,16 @@ def _contents(schedule: Schedule) -> dict[int, str]:
     int(device): _numbered(np.flatnonzero(home == device).tolist())
     for device in np.unique(home)
   }
+
+
+def _only_updates(schedule: Schedule) -> list[int]:
+  """Returns the devices that only update variables."""
+  placement = schedule.placement
+  devices = placement.devices
+  took_us = placement.problem.time_us[np.arange(len(devices)), devices]
+  is_update = phases.updates(placement.problem.graph)
+  computes = np.unique(devices[(took_us > 0) & ~is_update])
+  return np.setdiff1d(devices[(took_us > 0) & is_update], computes).tolist()
 
 
 def _few(names: Sequence[str]) -> str:

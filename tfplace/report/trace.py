@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core import phases
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.formats.json_file import write_json
-from tfplace.report import phases
 from tfplace.report.rows import (
   as_schedule,
   channel_names,

@@ -109,3 +109,28 @@ def test_a_heavy_model_in_a_model_is_divided_into_its_layers_on_request():
   assert divided.names == ("block_0", "block_1", "head", "other")
   kept = find_layers(names, weight, most_share=0.6)
   assert kept.names == whole.names
+
+
+def test_layers_of_the_same_name_are_apart():
+  # The model has two halves of two blocks each; a block is "0" or "1".
+  names = [
+    f"model/{half}/{block}/MatMul" for half in ("a", "b") for block in "01"
+  ]
+  divided = find_layers(names, np.ones(4), most_share=0.3)
+  assert divided.names == ("a/0", "a/1", "b/0", "b/1")
+  assert divided.layer_of.tolist() == [0, 1, 2, 3]
+
+
+def test_a_number_alone_is_no_name():
+  names = [f"model/blocks/{block}/MatMul" for block in range(3)]
+  assert find_layers(names, np.ones(3)).names == (
+    "blocks/0",
+    "blocks/1",
+    "blocks/2",
+  )
+
+
+def test_a_name_that_is_unique_stays_short():
+  names = ["m/a/conv/x", "m/a/dense/x", "m/b/dense/x", "m/b/out/x"]
+  divided = find_layers(names, np.ones(4), most_share=0.3)
+  assert divided.names == ("conv", "a/dense", "b/dense", "out")

@@ -8,10 +8,10 @@ import pytest
 
 from tests.testing import placed_graphs
 from tests.testing.random_problems import costly_case, random_case
+from tfplace.core import phases
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.report import phases
 from tfplace.report.explain import explain, summary
 from tfplace.report.explain.microbatches import bubble, parallelism
 from tfplace.report.explain.output import (

@@ -1,7 +1,7 @@
 """Baseline placers: one device for everything, or contiguous blocks."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from tfplace.placers.tracker import Tracker
 class SinglePlacer:
   """Places everything on the fastest single device that holds it.
 
-  Activations that may wait on other devices go to the host if need be.
+  Beside other devices, a CPU counts only if none of them holds the step.
   """
 
   name: ClassVar[str] = "single"
@@ -31,7 +31,11 @@ class SinglePlacer:
   ) -> Result:
     """Tries each device, skipping equivalent ones."""
     tracker = Tracker(self.name, problem, evaluator, budget)
-    _try_devices(tracker, range(problem.cluster.num_devices))
+    devices = problem.cluster.devices
+    cpus = [i for i, device in enumerate(devices) if device.is_cpu]
+    _try_devices(tracker, np.setdiff1d(np.arange(len(devices)), cpus))
+    if tracker.best is None and problem.off_cpu is None:
+      _try_devices(tracker, cpus)
     return tracker.result()
 
 
@@ -57,7 +61,7 @@ class CpuPlacer:
     return tracker.result()
 
 
-def _try_devices(tracker: Tracker, devices: Sequence[int]) -> None:
+def _try_devices(tracker: Tracker, devices: Iterable[int]) -> None:
   groups = GroupGraph(tracker.problem)
   tried: set[bytes] = set()
   for device in devices:

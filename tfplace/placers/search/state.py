@@ -231,7 +231,10 @@ def time_order(
       start_us = work.ops.time[: tables.num_ops]
   order = np.argsort(start_us, kind="stable")
   graph = subgraph(problem.graph, order)
-  inner = dataclasses.replace(problem, graph=graph)
+  off_cpu = problem.off_cpu
+  inner = dataclasses.replace(
+    problem, graph=graph, off_cpu=None if off_cpu is None else off_cpu[order]
+  )
   group_at = np.empty(groups.num_groups, np.int64)
   group_at[problem.group_of[order]] = inner.group_of
   return TimeOrder(GroupGraph(inner), order, group_at)

@@ -4,6 +4,7 @@ A gradient belongs to the layer of its forward op. The steps of an unrolled loop
 and the microbatches of a step share a layer.
 """
 
+import collections
 import dataclasses
 import re
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
 
 Scope = tuple[str, ...]
+_OTHER: Scope = (OTHER,)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,7 +28,7 @@ class Layers:
   """Ops grouped by layer.
 
   Attributes:
-    names: [num_layers] names of the layers.
+    names: [num_layers] shortest unique paths of the layers.
     layer_of: [num_ops] int64 index of each op's layer.
   """
 
@@ -60,13 +62,33 @@ def find_layers(
   labels = [_label(scope, head) for scope in scopes]
   if most_share < 1.0:
     labels = _divided(labels, scopes, head, weight, most_share)
-  outside = np.array([label == OTHER for label in labels], bool)
+  outside = np.array([label == _OTHER for label in labels], bool)
   if float(weight[outside].sum()) > 0.5 * float(weight.sum()):
-    labels = list(names)
+    labels = [(name,) for name in names]
   numbers = {label: i for i, label in enumerate(dict.fromkeys(labels))}
   return Layers(
-    tuple(numbers), np.array([numbers[x] for x in labels], np.int64)
+    tuple(_shortest(list(numbers), head)),
+    np.array([numbers[x] for x in labels], np.int64),
   )
+
+
+def _shortest(labels: Sequence[Scope], head: Scope) -> list[str]:
+  """Returns the shortest unique path of each layer.
+
+  Paths begin inside of `head`, unless only numbers would be left.
+  """
+  endings = collections.Counter(
+    label[i:] for label in labels for i in range(len(label))
+  )
+  names = []
+  for label in labels:
+    begins = (i for i in reversed(range(len(label))) if endings[label[i:]] == 1)
+    ending = label[next(begins, 0) :]
+    around = (*head, *label)[: -len(ending)]
+    while around and all(part.isdigit() for part in ending):
+      ending, around = (around[-1], *ending), around[:-1]
+    names.append("/".join(ending))
+  return names
 
 
 def forward_starts(
@@ -134,37 +156,38 @@ def _model_scope(scopes: Sequence[Scope], weight: np.ndarray) -> Scope:
 
 
 def _divided(
-  labels: list[str],
+  labels: list[Scope],
   scopes: Sequence[Scope],
   head: Scope,
   weight: np.ndarray,
   most_share: float,
-) -> list[str]:
+) -> list[Scope]:
   """Divides heavy layers into the layers inside, as long as there are some."""
   most = most_share * float(weight.sum())
   for depth in range(len(head) + 1, len(head) + 1 + CONFIG.max_model_depth):
-    sums: dict[str, float] = {}
-    inner: dict[str, set[str]] = {}
+    sums: dict[Scope, float] = {}
+    inner: dict[Scope, set[str]] = {}
     for label, scope, weighs in zip(
       labels, scopes, weight.tolist(), strict=True
     ):
       sums[label] = sums.get(label, 0.0) + weighs
-      is_inside = scope[: len(head)] == head and len(scope) > depth
-      if is_inside and scope[depth - 1] == label:
+      if len(scope) > depth and scope[:depth] == (*head, *label):
         inner.setdefault(label, set()).add(scope[depth])
-    heavy = {name for name in inner if sums[name] > most and inner[name]}
+    heavy = {label for label in inner if sums[label] > most}
     if not heavy:
       return labels
     labels = [
-      scope[depth]
-      if label in heavy and len(scope) > depth and scope[depth - 1] == label
+      (*label, scope[depth])
+      if label in heavy
+      and len(scope) > depth
+      and scope[:depth] == (*head, *label)
       else label
       for label, scope in zip(labels, scopes, strict=True)
     ]
   return labels
 
 
-def _label(scope: Scope, head: Scope) -> str:
+def _label(scope: Scope, head: Scope) -> Scope:
   if scope[: len(head)] == head and len(scope) > len(head):
-    return scope[len(head)]
-  return scope[0] if scope and scope[0] not in head else OTHER
+    return (scope[len(head)],)
+  return scope[:1] if scope and scope[0] not in head else _OTHER

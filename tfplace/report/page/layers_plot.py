@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from bokeh.models import ColumnDataSource
 
+from tfplace.core import phases
 from tfplace.core.units import format_share, format_us
-from tfplace.report import phases
 from tfplace.report.explain.layers import (
   OTHER,
   Layers,

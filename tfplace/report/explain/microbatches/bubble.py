@@ -11,7 +11,7 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.report import phases
+from tfplace.core import phases
 from tfplace.report.explain.bottleneck import (
   Times,
   fixed_order,

@@ -9,8 +9,8 @@ import dataclasses
 
 import numpy as np
 
+from tfplace.core import phases
 from tfplace.core.paths import DisjointSets
-from tfplace.report import phases
 from tfplace.report.explain.config import CONFIG
 from tfplace.report.explain.layers import (
   OTHER,
@@ -139,10 +139,12 @@ class DeviceLayers:
     stages: see `Parallelism.stages`.
     parts: device -> names of the layers that take most of its time, longest
       first.
+    updates: the same of layers of which it only runs updates of variables.
   """
 
   stages: dict[int, tuple[tuple[str, str], ...]]
   parts: dict[int, tuple[str, ...]]
+  updates: dict[int, tuple[str, ...]]
 
 
 def find_device_layers(schedule: Schedule) -> DeviceLayers:
@@ -152,12 +154,27 @@ def find_device_layers(schedule: Schedule) -> DeviceLayers:
   layers = find_layers(
     graph.names, problem.fastest_us, graph.layer_paths, CONFIG.most_share
   )
-  work = _work(schedule, layers, np.arange(graph.num_ops))
+  is_update = phases.updates(graph)
+  computes = _work(schedule, layers, np.flatnonzero(~is_update))
+  parts = _longest(layers, computes)
+  # The optimizer's own scope is no layer.
+  own = {name for names in parts.values() for name in names}
+  updating = _work(schedule, layers, np.flatnonzero(is_update))
+  updates = {
+    device: tuple(n for n in names if n in own and n not in parts[device])
+    for device, names in _longest(layers, updating).items()
+  }
+  order = _forward_order(schedule, layers)
+  return DeviceLayers(_stages(computes, layers, order), parts, updates)
+
+
+def _longest(layers: Layers, work: _Work) -> dict[int, tuple[str, ...]]:
+  """Returns the layers of each device that take time, the longest first."""
   cell = work.layer * work.num_devices + work.device
   time_us = np.bincount(
     cell, work.time_us, len(layers.names) * work.num_devices
   ).reshape(-1, work.num_devices)
-  parts = {
+  return {
     device: tuple(
       layers.names[i]
       for i in np.argsort(-time_us[:, device], kind="stable").tolist()
@@ -165,8 +182,6 @@ def find_device_layers(schedule: Schedule) -> DeviceLayers:
     )
     for device in range(work.num_devices)
   }
-  order = _forward_order(schedule, layers)
-  return DeviceLayers(_stages(work, layers, order), parts)
 
 
 def _work(schedule: Schedule, layers: Layers, ops: np.ndarray) -> _Work:
@@ -242,9 +257,11 @@ def _pattern(
 def _forward_order(schedule: Schedule, layers: Layers) -> np.ndarray:
   """Returns layer indices in forward order; the model's own layers if known."""
   graph = schedule.placement.problem.graph
+  is_layer = np.array([name != OTHER for name in layers.names])
   known = np.unique(layers.layer_of[graph.layer >= 0])
+  known = known[is_layer[known]]
   if not len(known):
-    known = np.flatnonzero([name != OTHER for name in layers.names])
+    known = np.flatnonzero(is_layer)
   start = forward_starts(
     layers,
     schedule.op_start_us,

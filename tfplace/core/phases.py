@@ -51,6 +51,27 @@ def is_forward(graph: OpGraph) -> np.ndarray:
   return _reached(gradients, dst, src) & ~_reached(gradients, src, dst)
 
 
+def updates(graph: OpGraph) -> np.ndarray:
+  """Returns [num_ops] bool: ops whose results reach nothing but variables.
+
+  They update weights, slots of the optimizer and metrics. A step without
+  gradients has none, and neither forward nor backward ops count.
+  """
+  gradients = _gradients(graph)
+  if not gradients.any():
+    return gradients
+  src, dst = graph.edge_src, graph.edge_dst
+  held = variable_ops(graph)
+  return ~_reached(gradients, dst, src) & _reached(held, dst, src)
+
+
+def variable_ops(graph: OpGraph) -> np.ndarray:
+  """Returns [num_ops] bool: variables, and the ops that must sit with them."""
+  holds = graph.persistent_bytes > 0
+  groups = graph.colocation[holds & (graph.colocation >= 0)]
+  return holds | np.isin(graph.colocation, groups)
+
+
 def _gradients(graph: OpGraph) -> np.ndarray:
   found = (is_gradient(name_in_whole(name)) for name in graph.names)
   return np.fromiter(found, bool, graph.num_ops)

@@ -1,0 +1,153 @@
+"""Tests of CPUs beside GPUs."""
+
+import math
+
+import numpy as np
+import pytest
+
+import tfplace
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.problem import Problem
+from tfplace.placers.beside_gpus import gpus_compute
+
+MIB = 2.0**20
+
+
+def _cluster(gpus: int = 1, memory_bytes: float = math.inf) -> Cluster:
+  names = [f"/device:GPU:{i}" for i in range(gpus)]
+  devices = [Device(name, "GPU", memory_bytes) for name in names]
+  devices.append(Device("/device:CPU:0", "CPU"))
+  links = [
+    Link(a.name, b.name, 1e6) for a in devices for b in devices if a is not b
+  ]
+  return Cluster("host", tuple(devices), tuple(links))
+
+
+def _parallel(cpu_us: float, size: float = 8.0, count: int = 20) -> Problem:
+  """Independent ops of 100 us each on a GPU."""
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 100.0, "CPU": cpu_us}, [size])
+    for i in range(count)
+  ]
+  return Problem(build_graph("parallel", ops, []), _cluster())
+
+
+def _on_cpu(result) -> int:
+  devices = result.placement.problem.cluster.devices
+  is_cpu = np.array([device.is_cpu for device in devices])
+  return int(is_cpu[result.placement.devices].sum())
+
+
+def _place(problem: Problem, strategy: str = "auto", seed: int = 0):
+  return tfplace.place(
+    problem, strategy, budget_s=1e3, seed=seed, max_evaluations=600
+  )
+
+
+@pytest.mark.parametrize("strategy", ["auto", "annealing"])
+def test_a_cpu_that_gains_little_computes_nothing(strategy):
+  # 19 ops on the GPU and one on the CPU take 1,900 us instead of 2,000: 5% less
+  # would be 1,900, so a CPU op of 1,950 us gains 2.5%.
+  result = _place(_parallel(cpu_us=1950.0), strategy)
+  assert _on_cpu(result) == 0
+  assert result.evaluation.step_time_us == 2000.0
+  assert result.all_on_gpus_us is None
+
+
+@pytest.mark.parametrize("strategy", ["auto", "annealing"])
+def test_a_cpu_that_gains_enough_computes(strategy):
+  # 10 ops on each device take 1,000 us instead of 2,000.
+  result = _place(_parallel(cpu_us=100.0), strategy)
+  assert _on_cpu(result) == 10
+  assert result.evaluation.step_time_us == 1000.0
+  assert result.all_on_gpus_us == 2000.0
+
+
+def test_a_cpu_computes_where_memory_asks_for_it():
+  # A chain whose ops each hold 1 MiB until the end: the GPU has 2 MiB.
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0, "CPU": 9.0}, [MIB], MIB)
+    for i in range(4)
+  ]
+  graph = build_graph("chain", ops, [(i, 0, i + 1) for i in range(3)])
+  few = 3.5 * MIB
+  problem = Problem(graph, _cluster(memory_bytes=few))
+  result = _place(problem)
+  assert result.evaluation.feasible and _on_cpu(result) > 0
+
+
+def test_results_of_a_seed_are_equal():
+  first, again = (_place(_parallel(cpu_us=250.0), seed=3) for _ in range(2))
+  assert np.array_equal(first.placement.devices, again.placement.devices)
+  assert first.evaluations == again.evaluations <= 600
+
+
+def test_results_are_of_the_given_problem():
+  problem = _parallel(cpu_us=1950.0)
+  result = _place(problem)
+  assert result.placement.problem is problem
+  assert all(r.placement.problem.off_cpu is None for r in result.tried)
+
+
+def _training_step(cluster: Cluster) -> Problem:
+  """A layer with its gradient and update, and an op without a GPU kernel."""
+  both = {"GPU": 1.0, "CPU": 1.0}
+  ops = [
+    OpSpec("dense/w", "VarHandleOp", both, [8.0], 64.0, colocation="w"),
+    OpSpec("dense/read", "ReadVariableOp", both, [64.0], colocation="w"),
+    OpSpec("dense/MatMul", "MatMul", both, [8.0]),
+    OpSpec("dense/Const", "Const", {"GPU": 0.0, "CPU": 0.0}, [8.0]),
+    OpSpec("dense/Log", "Print", {"CPU": 1.0}, [8.0]),
+    OpSpec("gradient_tape/dense/MatMul/MatMul", "MatMul", both, [64.0]),
+    OpSpec("adam/Mul", "Mul", both, [64.0]),
+    OpSpec("adam/Assign", "AssignSubVariableOp", both, colocation="w"),
+  ]
+  edges = [
+    *((0, 0, 1), (1, 0, 2), (3, 0, 2), (2, 0, 4), (2, 0, 5), (5, 0, 6)),
+    *((6, 0, 7), (0, 0, 7)),
+  ]
+  return Problem(build_graph("step", ops, edges), cluster)
+
+
+def test_cpus_keep_variables_updates_and_their_own_ops():
+  problem = _training_step(_cluster())
+  narrow = gpus_compute(problem)
+  barred = {
+    name
+    for name, is_off in zip(problem.graph.names, narrow.off_cpu, strict=True)
+    if is_off
+  }
+  assert barred == {"dense/MatMul", "gradient_tape/dense/MatMul/MatMul"}
+  # Bounds and ranks are those of the problem.
+  assert narrow.lower_bound_us == problem.lower_bound_us
+  assert np.array_equal(narrow.fastest_us, problem.fastest_us)
+
+
+def test_a_loop_over_a_variable_is_work_of_gpus():
+  both = {"GPU": 1.0, "CPU": 1.0}
+  ops = [
+    OpSpec("w", "VarHandleOp", both, [8.0], 64.0, colocation="w"),
+    OpSpec("lstm/while", "While", both, [8.0], colocation="w"),
+  ]
+  problem = Problem(build_graph("loop", ops, [(0, 0, 1)]), _cluster())
+  assert gpus_compute(problem).off_cpu.tolist() == [False, True]
+
+
+def test_clusters_of_one_type_are_not_concerned():
+  ops = [OpSpec("op", "MatMul", {"GPU": 1.0, "CPU": 1.0}, [8.0])]
+  graph = build_graph("one", ops, [])
+  for kind in ("GPU", "CPU"):
+    names = [f"/device:{kind}:{i}" for i in range(2)]
+    devices = tuple(Device(name, kind) for name in names)
+    assert gpus_compute(Problem(graph, Cluster("alike", devices))) is None
+
+
+def test_the_cpu_alone_is_no_single_device_where_a_gpu_holds_all():
+  # The CPU is faster, yet the step is compared with that of the GPU.
+  fast = _parallel(cpu_us=1.0)
+  single = tfplace.place(fast, "single")
+  assert single.evaluation.step_time_us == 2000.0
+  full = Problem(fast.graph, _cluster(memory_bytes=4.0))
+  single = tfplace.place(full, "single")
+  assert single.evaluation.step_time_us == 20.0

@@ -1,0 +1,112 @@
+"""Devices that hardly work."""
+
+import numpy as np
+
+from tests.testing import problems
+from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.evaluation import Result
+from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.placers.idle_devices import (
+  at_work,
+  idle_reason,
+  without_idle_devices,
+)
+from tfplace.simulate import Simulator
+
+
+def _problem(times_us, edges=(), devices=3, memory=np.inf):
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": us, "CPU": us}, [8.0], 8.0)
+    for i, us in enumerate(times_us)
+  ]
+  return Problem(
+    build_graph("step", ops, edges), problems.cluster([memory] * devices)
+  )
+
+
+def _dropped(problem, devices):
+  simulator = Simulator(problem)
+  placement = Placement(problem, np.array(devices, np.int32))
+  (evaluation,) = simulator.evaluate([placement])
+  result = Result("auto", placement, evaluation, (), 0.0, 1)
+  return without_idle_devices(result, simulator)
+
+
+def test_a_device_of_little_work_is_dropped():
+  # 5 of 2,005 us lie on device 2; without it the step takes 1,005 us, 0.5%
+  # longer.
+  found = _dropped(_problem([1000.0, 1000.0, 5.0]), [0, 1, 2])
+  assert sorted({*found.placement.devices.tolist()}) == [0, 1]
+  assert found.evaluation.step_time_us == 1005.0
+
+
+def test_a_device_whose_loss_costs_more_is_kept():
+  # 0.9% of the work, but as long as the other devices wait for one another.
+  times = [500.0] * 2 + [10.0]
+  found = _dropped(_problem(times), [0, 1, 2])
+  assert found.placement.devices.tolist() == [0, 1, 2]  # 2% longer without.
+
+
+def test_a_device_of_more_work_is_kept():
+  # 50 of 10,050 us, and 2% of the work of the other one.
+  found = _dropped(_problem([4000.0, 3900.0, 100.0]), [0, 1, 2])
+  assert found.placement.devices.tolist() == [0, 1, 2]
+
+
+def test_a_device_that_memory_asks_for_is_kept():
+  problem = _problem([1000.0, 1000.0, 5.0], memory=20.0)
+  assert _dropped(problem, [0, 1, 2]).placement.devices.tolist() == [0, 1, 2]
+
+
+def test_several_devices_are_dropped_in_turn():
+  found = _dropped(_problem([1000.0, 2.0, 3.0]), [0, 1, 2])
+  assert found.placement.devices.tolist() == [0, 0, 0]
+  assert found.evaluation.step_time_us == 1005.0
+
+
+def test_a_cpu_beside_gpus_is_dropped_whatever_its_work_is():
+  names = ["/device:GPU:0", "/device:CPU:0"]
+  devices = Device(names[0], "GPU"), Device(names[1], "CPU")
+  links = Link(*names, 1e6), Link(*reversed(names), 1e6)
+  # The chain of 100 us on the CPU waits for nothing that the GPU does.
+  ops = [
+    OpSpec("a", "MatMul", {"GPU": 10000.0, "CPU": 1e6}, [8.0]),
+    OpSpec("b", "MatMul", {"GPU": 50.0, "CPU": 500.0}, [8.0]),
+  ]
+  cluster = Cluster("host", devices, links)
+  problem = Problem(build_graph("step", ops, []), cluster)
+  found = _dropped(problem, [0, 1])
+  assert found.placement.devices.tolist() == [0, 0]
+  assert found.evaluation.step_time_us == 10050.0
+
+
+def test_devices_that_only_hold_variables_do_not_work():
+  problem = _problem([0.0, 5.0])
+  placement = Placement(problem, np.array([0, 1], np.int32))
+  assert at_work(placement).tolist() == [1]
+
+
+def test_the_reason_of_idle_devices_is_the_dependencies():
+  problem = _problem([5.0, 5.0], [(0, 0, 1)])
+  told = idle_reason(Placement(problem, np.array([0, 0], np.int32)))
+  assert told == (
+    "2 GPUs do no work, since nothing faster was found with them: ops that"
+    " wait for one another leave work for 1 device at once"
+  )
+  apart = Placement(problem, np.array([0, 1], np.int32))
+  assert idle_reason(apart).startswith("1 GPU does no work")
+  three = _problem([5.0] * 3)
+  assert not idle_reason(Placement(three, np.array([0, 1, 2], np.int32)))
+
+
+def test_the_reason_of_idle_devices_is_their_speed_and_host():
+  kinds = {"/task:0/device:GPU:0": "GPU-a", "/task:1/device:GPU:0": "GPU-b"}
+  devices = tuple(Device(name, kind) for name, kind in kinds.items())
+  links = tuple(Link(a, b, 1.0) for a in kinds for b in kinds if a != b)
+  ops = [OpSpec("op", "MatMul", {"GPU-a": 10.0, "GPU-b": 25.0}, [8.0])]
+  cluster = Cluster("hosts", devices, links)
+  problem = Problem(build_graph("step", ops * 1, []), cluster)
+  told = idle_reason(Placement(problem, np.array([0], np.int32)))
+  assert "they compute 2.5 times as slowly and they are on other hosts" in told
