@@ -1,6 +1,7 @@
 """`fit` holds the ops of a placed model to the order of its plan."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from tests.testing.microbatched_fits import (
 from tfplace.core import Placement
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import RANK
-from tfplace.errors import ApplyError, TfplaceError
+from tfplace.errors import ApplyError, FormatError, TfplaceError
+from tfplace.formats import results
 from tfplace.keras import op_order
 from tfplace.keras.controller import controller_of
 
@@ -138,7 +140,7 @@ def test_a_model_is_planned_by_rank_and_applied(chained):
   assert chained
 
 
-def test_a_plan_by_rank_is_applied_as_an_object_and_not_by_its_names(tmp_path):
+def test_a_plan_by_rank_keeps_its_order_in_a_file(tmp_path):
   model = build("dense")
   plan = tfplace.plan_model(
     model,
@@ -149,10 +151,45 @@ def test_a_plan_by_rank_is_applied_as_an_object_and_not_by_its_names(tmp_path):
     microbatches=2,
   )
   plan.save(tmp_path / "p.json")
-  with pytest.raises(ApplyError, match="'rank', and names alone do not tell"):
-    tfplace.place_model(model, placement=tmp_path / "p.json")
+  data = json.loads((tmp_path / "p.json").read_text())
+  # A search may start from its devices alone, but they do not tell the turns.
+  data.pop("op_order")
+  with pytest.raises(FormatError, match="'rank' needs op_order"):
+    tfplace.place_model(model, placement=data)
+  own = by_plan(model, plan)
+  model = build("dense")
+  tfplace.place_model(model, placement=tmp_path / "p.json")
+  assert model.placement.order == "rank"
+  assert controller_of(model).plan.device_map.turns == own
+  model.placement.save(tmp_path / "again.json")
+  assert results.load_op_order(tmp_path / "again.json") == list(own)
+
+
+def by_plan(model, plan):
   tfplace.place_model(model, placement=plan)
-  assert controller_of(model).plan.device_map.turns
+  return controller_of(model).plan.device_map.turns
+
+
+def test_a_microbatched_model_is_planned_in_either_order(chained):
+  expected = unplaced("dense")
+  model = build("dense")
+  plan = tfplace.plan_model(
+    model,
+    at.local_cluster(),
+    strategy="pipeline",
+    batch_size=BATCH,
+    microbatches=2,
+    costs="estimated",
+  )
+  assert "devices run their ops" in str(plan).lower()
+  whole = tfplace.plan_model(
+    model, at.local_cluster(), strategy="m_topo", batch_size=BATCH
+  )
+  assert whole.order == "arrival"
+  assert "devices run their ops" not in str(whole).lower()
+  tfplace.place_model(model, placement=plan)
+  assert_same(fitted(model, "dense"), expected)
+  assert bool(chained) == (plan.order == "rank")
 
 
 def test_a_bad_order_is_refused():

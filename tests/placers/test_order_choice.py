@@ -44,19 +44,25 @@ def test_auto_takes_rank_where_it_gains(strategy):
   assert result.other_order_us == 13
 
 
-def test_auto_stays_with_arrival_where_rank_gains_too_little():
+@pytest.mark.parametrize("strategy", ["m_topo", "annealing", "auto"])
+def test_auto_stays_with_arrival_where_rank_gains_too_little(strategy):
   # 2 us of 1012 are 0.2%.
-  result = tfplace.place(two_stages(1000.0), "m_topo", order="auto")
+  result = tfplace.place(
+    two_stages(1000.0), strategy, order="auto", max_evaluations=50
+  )
   assert result.order == "arrival"
   assert result.evaluation.step_time_us == 1012
   assert result.other_order_us == 1010
+  assert result.history[-1].step_time_us == 1012
+  assert {tried.order for tried in result.tried} <= {"arrival"}
 
 
-def test_auto_takes_rank_where_only_that_fits_in_memory():
+@pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
+def test_auto_takes_rank_where_only_that_fits_in_memory(strategy):
   problem = two_stages(1000.0, memory=10.0)
   with pytest.raises(InfeasibleError):
-    tfplace.place(problem, "m_topo")
-  result = tfplace.place(problem, "m_topo", order="auto")
+    tfplace.place(problem, strategy, budget_s=1.0)
+  result = tfplace.place(problem, strategy, order="auto", max_evaluations=50)
   assert result.order == "rank" and result.evaluation.feasible
   assert result.other_order_us == np.inf
 
@@ -64,6 +70,26 @@ def test_auto_takes_rank_where_only_that_fits_in_memory():
 def test_where_nothing_fits_in_any_order_the_error_is_that_of_arrival():
   with pytest.raises(InfeasibleError, match="4 bytes too few"):
     tfplace.place(two_stages(memory=4.0), "m_topo", order="auto")
+
+
+def test_a_whole_step_runs_as_ops_arrive():
+  problem = two_stages()
+  graph = dataclasses.replace(
+    problem.graph, microbatch=np.full(problem.graph.num_ops, -1, np.int32)
+  )
+  for order in ("arrival", "rank"):
+    whole = Problem(graph, problem.cluster, order=order)
+    assert tfplace.place(whole, "m_topo", order="auto").order == "arrival"
+    assert tfplace.place(whole, "m_topo").order == order
+
+
+def test_a_search_in_both_orders_starts_from_the_given_placement():
+  problem = two_stages()
+  start = tfplace.place(problem, "m_topo").placement
+  result = tfplace.place(
+    problem, "annealing", init_placement=start, max_evaluations=1, order="auto"
+  )
+  assert (result.order, result.evaluation.step_time_us) == ("rank", 11)
 
 
 def test_an_order_that_is_asked_for_is_taken():

@@ -53,7 +53,7 @@ def test_workers_begin_the_next_number_before_one_is_judged(workers):
 
 def test_workers_find_what_fits_in_memory(workers):
   step = Step(activation=100.0, memory=60.0, devices=1)
-  found = chosen(step, workers)
+  found = chosen(step, workers, order="arrival")
   assert found.choice.microbatches == MicrobatchConfig(2, 1)
   assert found.choice.trials[0].why == "does not fit in memory"
 

@@ -187,12 +187,20 @@ def test_memory_decides_with():
   # One device of 60 bytes: whole an activation takes 100, in two parts, both
   # of them in flight, 2 x 50, one at a time 50.
   step = Step(activation=100.0, memory=60.0, devices=1)
-  plan = chosen(step)
+  by_arrival = dataclasses.replace(CONFIG, order="arrival")
+  plan = chosen(step, config=by_arrival)
   assert plan.choice.microbatches == MicrobatchConfig(2, 1)
   assert plan.best.evaluation.feasible
   assert plan.single_device is None
   assert plan.choice.trials[0].why == "does not fit in memory"
   assert "whole it does not fit in memory" in plan.choice.reason
+
+
+def test_by_rank_microbatches_fit_without_a_limit_in_flight():
+  # The first one's activation is freed before the second forward pass.
+  plan = chosen(Step(activation=100.0, memory=60.0, devices=1))
+  assert plan.choice.microbatches == MicrobatchConfig(2)
+  assert plan.best.order == "rank"
 
 
 def test_on_one_device_that_has_the_memory_nothing_is_split():

@@ -1,5 +1,6 @@
 """Output of all commands: tables, pictures and files."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ from rich.text import Text
 from tfplace import core
 from tfplace.bin import cli
 from tfplace.core.evaluation import Result
-from tfplace.core.order import ARRIVAL, RANK
+from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_us
 from tfplace.formats.results import evaluation_to_json
 from tfplace.plan.variants import VariantChoice, VariantTrial
 from tfplace.report import page, table, trace
-from tfplace.simulate import Simulator
+from tfplace.simulate import Simulator, control_edges
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -207,7 +208,7 @@ def check_files(values: flags.FlagValues) -> None:
     )
   if not values.output_saved_model:
     return
-  if values.order != ARRIVAL:
+  if values.order == RANK:
     raise cli.UsageError(
       f"--order={values.order}: the functions of --output_saved_model cannot"
       " enforce an order"
@@ -232,7 +233,8 @@ def write_files(
     traced: the traced step, or None if no file requires it.
   """
   if values.output:
-    placement.save(values.output)
+    extra = {**placement.extra, **control_edges.op_order_to_json(placement)}
+    dataclasses.replace(placement, extra=extra).save(values.output)
   if values.output_graph_def and traced is not None:
     from tfplace.keras import write_placed_graph_def  # Imports TensorFlow.
 

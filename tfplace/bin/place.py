@@ -57,12 +57,12 @@ def _define(values: flags.FlagValues) -> None:
   )
   flags.DEFINE_enum(
     "order",
-    ARRIVAL,
+    orders.AUTO,
     (*ORDERS, orders.AUTO),
     "Order in which a device runs its ready ops. arrival: as they become ready."
     " rank: by microbatch, then by longest remaining path; control edges"
-    " enforce it in the written graph. auto tries both, and selects rank if it"
-    " gains at least 3% or if only rank fits in memory.",
+    " enforce it in the written graph. auto: of a microbatched step rank, if it"
+    " gains at least 3% or if only rank fits in memory, and else arrival.",
     flag_values=values,
   )
   flags.DEFINE_float(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ARRIVAL = "arrival"
 RANK = "rank"  # By `ranks` alone.
 ORDERS = (ARRIVAL, RANK)
-AUTO = "auto"  # Chosen together with the placement.
+AUTO = "auto"  # Chosen together with the placement, see `resolved`.
 # Minimum relative gain of rank order; below it the control edges do not pay.
 LEAST_GAIN = 0.03
 _FIRST = -1  # Turn before microbatch 0.
@@ -31,6 +31,12 @@ def check_order(order: str, among: tuple[str, ...] = ORDERS) -> None:
     raise ProblemError(
       f"order is {shown(order)}; it must be one of {', '.join(among)}"
     )
+
+
+def resolved(order: str, graph: "OpGraph") -> str:
+  """Resolves "auto" for a whole step, which runs in order of arrival."""
+  is_whole = graph.num_microbatches == 1
+  return ARRIVAL if order == AUTO and is_whole else order
 
 
 def order_to_json(order: str) -> dict[str, str]:

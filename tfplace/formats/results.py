@@ -32,7 +32,7 @@ _EVALUATION_KEYS = frozenset(
 def load_assignments(path: json_file.Path) -> dict[str, str]:
   """Reads op name -> device name of a placement file of any graph.
 
-  `load_order` reads the execution order, which is only validated here.
+  `load_op_order` reads the order of its ops.
 
   Raises:
     FormatError: the file is invalid; names the file, element and value.
@@ -43,11 +43,34 @@ def load_assignments(path: json_file.Path) -> dict[str, str]:
     return _assignments(data)
 
 
-def load_order(path: json_file.Path) -> str:
-  """Reads the execution order of a placement file of any graph."""
+def load_op_order(path: json_file.Path) -> list[str]:
+  """Reads the ops of a placement file in the order in which devices run them.
+
+  Raises:
+    FormatError: see `read_op_order`; names the file.
+  """
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
-    return read_order(data)
+    return read_op_order(data)
+
+
+def read_op_order(data: Mapping[str, Any]) -> list[str]:
+  """Returns the op order of a parsed file; empty in order of arrival.
+
+  Raises:
+    FormatError: the order is unknown, or it is by rank without an op order.
+      Ranks require op costs, which a placement file lacks.
+  """
+  order, ops = read_order(data), data.get("op_order")
+  if order == ARRIVAL:
+    return []
+  if not isinstance(ops, list) or not all(isinstance(op, str) for op in ops):
+    raise FormatError(
+      f"order: {shown(order)} needs op_order, the names of the ops in the order"
+      f" in which devices run them, not {shown(ops)}: save a plan again, or"
+      " give what plan_model returned"
+    )
+  return ops
 
 
 def read_order(data: Mapping[str, Any]) -> str:

@@ -15,9 +15,8 @@ from tfplace.core.microbatches import (
   MicrobatchConfig,
   microbatches_of,
 )
-from tfplace.core.order import ARRIVAL, ORDERS
 from tfplace.core.placement import Placement
-from tfplace.errors import ApplyError, shown
+from tfplace.errors import ApplyError
 from tfplace.formats import results
 from tfplace.keras import state
 from tfplace.keras.controller import Planner
@@ -116,24 +115,6 @@ def stays(plan: Plan) -> bool:
   return plan.one_device and local_devices.default_device() in plan.devices
 
 
-def check_order(order: Any) -> None:
-  """Checks that op and device names alone determine the plan.
-
-  Raises:
-    ApplyError: the order is invalid, or it is by rank. Ranks require op costs.
-  """
-  if order not in ORDERS:
-    raise ApplyError(
-      f"the placement's order is {shown(order)}; it must be one of"
-      f" {', '.join(ORDERS)}"
-    )
-  if order != ARRIVAL:
-    raise ApplyError(
-      f"the placement's order is {shown(order)}, and names alone do not tell"
-      " the turns of its ops: give what plan_model returned, or a Placement"
-    )
-
-
 def read_devices(placement: PlanLike, model: keras.Model) -> DeviceMap:
   """Reads the devices of a placement in any supported form.
 
@@ -146,7 +127,7 @@ def read_devices(placement: PlanLike, model: keras.Model) -> DeviceMap:
   Raises:
     FormatError: the file is not a placement file.
     ApplyError: this process lacks a device, the model lacks a layer, the
-      placement is empty, or a file or its content has order "rank".
+      placement is empty, or its order is unknown or lacks the turns of ops.
   """
   if isinstance(placement, Plan):
     found = read_devices(placement.placement or placement.assignments, model)
@@ -158,7 +139,17 @@ def read_devices(placement: PlanLike, model: keras.Model) -> DeviceMap:
   assignments = dict(assignments_of(placement))
   if isinstance(placement, (str, os.PathLike)):
     assignments |= _of_variables(assignments, model)
-  return _from_mapping(assignments, model)
+  turns = {name: turn for turn, name in enumerate(_op_order(placement))}
+  return dataclasses.replace(_from_mapping(assignments, model), turns=turns)
+
+
+def _op_order(placement: PlanLike) -> Sequence[str]:
+  """Returns the ops of a file or its content in order, see `read_op_order`."""
+  if isinstance(placement, (str, os.PathLike)):
+    return results.load_op_order(placement)
+  if isinstance(placement, Mapping) and "assignments" in placement:
+    return results.read_op_order(placement)
+  return ()
 
 
 def assignments_of(placement: PlanLike) -> Mapping[str, str]:
@@ -173,10 +164,9 @@ def assignments_of(placement: PlanLike) -> Mapping[str, str]:
   if isinstance(placement, Placement):
     return placement.assignments
   if isinstance(placement, (str, os.PathLike)):
-    check_order(results.load_order(placement))
     placement = results.load_assignments(placement)
   elif isinstance(placement, Mapping) and "assignments" in placement:
-    check_order(placement.get("order", ARRIVAL))
+    results.read_order(placement)
     placement = placement["assignments"]  # The content of a placement file.
   if (
     not isinstance(placement, Mapping)

@@ -17,7 +17,6 @@ from tfplace.core.microbatches import (
   check_in_flight,
   is_auto,
 )
-from tfplace.core.order import ARRIVAL
 from tfplace.core.recompute import AUTO, NONE, recompute_config
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
@@ -56,7 +55,7 @@ def place_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
-  order: str = ARRIVAL,
+  order: str = AUTO,
   check: bool = True,
   dask: str | None = None,
 ) -> ModelT:
@@ -108,8 +107,9 @@ def place_model(
       ["block_*"], of which each layer is a segment (a nested list is one
       segment). Numbers stay the same, dropout included.
     order: order in which a device runs its ready ops: "arrival", "rank" or
-      "auto". "auto" selects rank if it gains at least 3%, or if the step fits
-      in memory only by rank.
+      "auto". For a microbatched step, "auto" selects rank if it gains at least
+      3%, or if the step fits in memory only by rank; a whole step runs in order
+      of arrival.
     check: whether to run a microbatched step and the whole step once on this
       host and compare loss, metrics and updates.
     dask: address of a Dask scheduler whose workers search, or "local" to start
@@ -162,7 +162,7 @@ def place_model(
       dask=dask,
       **{"microbatches='auto'": is_auto(microbatches)},
       **{"recompute='auto'": recompute == AUTO},
-      **{f"order={order!r:.60}": order != ARRIVAL},
+      **{f"order={order!r:.60}": order != AUTO},
       **{f"strategy={strategy!r:.60}": strategy != AUTO},
     )
     planner = given_planner(placement, model, config.microbatches)
@@ -187,7 +187,7 @@ def plan_model(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
-  order: str = ARRIVAL,
+  order: str = AUTO,
   init_placement: PlanLike | None = None,
   check: bool = True,
   dask: str | None = None,

@@ -18,7 +18,7 @@ from tfplace.core.budget import Budget, check_budget, check_gap
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.evaluation import Result
 from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.order import AUTO, ORDERS, check_order
+from tfplace.core.order import AUTO, ORDERS, check_order, resolved
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
@@ -68,9 +68,10 @@ def place(
       is kept (see `replan`).
     tolerance: share of the step time that `auto` may give up for less traffic,
       such as the noise of measured costs.
-    order: execution order: "arrival", "rank", or "auto". The last tries both
-      and chooses rank if it gains at least 3% or only its placement fits
-      (`result.order` has the choice). None means the problem's own.
+    order: execution order: "arrival", "rank", or "auto". For a microbatched
+      step, the last chooses rank if it gains at least 3% or only its placement
+      fits (`result.order` has the choice); a whole step runs in order of
+      arrival. None means the problem's own.
     dask: address of a Dask scheduler, whose workers search with one seed each,
       or "local" to start workers on this machine; the best result wins, and
       limits hold for each search. None searches in this process.
@@ -93,6 +94,7 @@ def place(
   check_gap(gap)
   if order is not None:
     check_order(order, (*ORDERS, AUTO))
+    order = resolved(order, problem.graph)
     _check_judged(problem, order, evaluator)
   if init_placement is not None:
     registry.check_accepts_start(strategy)

@@ -47,7 +47,7 @@ class PlanConfig:
     gap: share of the lower bound by which the step time may exceed it for the
       search to end early, see `tfplace.place`.
     order: order in which a device runs its ready ops, see `tfplace.place`.
-      "auto" chooses it together with the placement.
+      "auto" chooses that of a microbatched step with the placement.
     microbatches: microbatches of the step. If they are chosen, the count is
       ignored, and the other fields apply to all step variants.
     chooses_microbatches: whether the number of microbatches and the number in
@@ -74,7 +74,7 @@ class PlanConfig:
   tolerance: float | None = None
   max_evaluations: int | None = None
   gap: float = 0.02
-  order: str = orders.ARRIVAL
+  order: str = orders.AUTO
   microbatches: MicrobatchConfig = WHOLE
   chooses_microbatches: bool = False
   chooses_recomputation: bool = False

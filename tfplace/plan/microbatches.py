@@ -292,7 +292,11 @@ def microbatch_hint(
       with show("estimate", what, hint.search_s):
         problem = open_variant(microbatches).problem
         found = placers.place(
-          problem, AUTO, budget_s=hint.search_s, seed=config.seed
+          problem,
+          AUTO,
+          budget_s=hint.search_s,
+          seed=config.seed,
+          order=config.order,
         )
     except TfplaceError:
       continue

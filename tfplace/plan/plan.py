@@ -12,7 +12,7 @@ import numpy as np
 from tfplace.core.argument_checks import check_count
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
-from tfplace.core.order import ARRIVAL, order_to_json
+from tfplace.core.order import ARRIVAL, RANK, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_us
 from tfplace.errors import ApplyError
@@ -170,7 +170,10 @@ class Plan:
   @property
   def order(self) -> str:
     """Order in which a device runs its ready ops."""
-    return ARRIVAL if self.placement is None else self.placement.problem.order
+    if self.placement is not None:
+      return self.placement.problem.order
+    turns = self.device_map is not None and self.device_map.turns
+    return RANK if turns else ARRIVAL
 
   @property
   def _title(self) -> str:
@@ -260,16 +263,25 @@ class Plan:
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes the assignments as a `tfplace.placement.v1` file.
 
+    By rank, the file also has the order of the ops, so that it can be applied.
+
     Raises:
       FormatError: the file cannot be written.
     """
-    name = self.model
+    from tfplace.simulate import control_edges  # Compiles.
+
+    name, op_order = self.model, {}
     if self.placement is not None:
       name = self.placement.problem.graph.name
+      op_order = control_edges.op_order_to_json(self.placement)
+    elif self.order == RANK and self.device_map is not None:
+      turns = self.device_map.turns
+      op_order = {"op_order": sorted(turns, key=turns.__getitem__)}
     data = {
       "format": PLACEMENT,
       "graph": name,
       **order_to_json(self.order),
+      **op_order,
       "assignments": dict(self.assignments),
     }
     json_file.write_json(path, data)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.simulate.simulator import Simulator
 
@@ -44,6 +45,14 @@ def simulated_order(placement: Placement) -> np.ndarray:
   # Among equal starts, ops of zero time come first, producers before readers.
   order = np.lexsort((position, schedule.op_end_us, schedule.op_start_us))
   return order[_orderable(graph)[order]]
+
+
+def op_order_to_json(placement: Placement) -> dict[str, list[str]]:
+  """Returns the JSON entry of the op order; empty in order of arrival."""
+  if placement.problem.order == ARRIVAL:
+    return {}
+  names = placement.problem.graph.names
+  return {"op_order": [names[op] for op in simulated_order(placement)]}
 
 
 def _orderable(graph: OpGraph) -> np.ndarray:

@@ -12,6 +12,7 @@ from tfplace.core.estimate import SmallestFit
 from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.order import AUTO
 from tfplace.core.placement import Placement
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph
@@ -164,7 +165,7 @@ def placed(
   problem = cards.on_cards_only(graph, cluster, kinds)
   for strategy in _STRATEGIES:
     try:
-      found = placers.place(problem, strategy, _BUDGET_S, seed=0)
+      found = placers.place(problem, strategy, _BUDGET_S, order=AUTO)
     except TfplaceError:  # Nothing fits, or the placer rejects the step.
       continue
     return strategy, found.evaluation.step_time_us, _fullest(found)
