@@ -477,8 +477,8 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     median = float(np.median(without)) if without else float("nan")
     shown = (row["large"], median)
     cells = (f"{100 * error:.1f}%" for error in shown)
-    lines.append([name.replace("_", " "), f"{row['rows']:,}", *cells])
-  heads = ("class", "rows", "not fitted", "GPU left out")
+    lines.append([name.replace("_", " "), *cells])
+  heads = ("class", "not fitted", "GPU left out")
   return {"kernels": f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"}
 
 

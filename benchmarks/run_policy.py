@@ -188,12 +188,12 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
   heads = ("steps", "gain", "least", "most")
   return {
     "policy": f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}",
-    "policy_alone": _alone_table(rows),
+    "policy_alone": _alone(rows),
   }
 
 
-def _alone_table(rows: Mapping[str, dict]) -> str:
-  """Step times of one-shot placers over that of the policy alone."""
+def _alone(rows: Mapping[str, dict]) -> str:
+  """Step times of one-shot placers over the policy's: mean and least."""
   ratios: dict[str, list[float]] = {}
   for key, row in rows.items():
     if not key.endswith("/alone"):
@@ -210,12 +210,8 @@ def _alone_table(rows: Mapping[str, dict]) -> str:
     for name in ("expert", "metis", "heft"):
       if name in times:
         ratios.setdefault(name, []).append(times[name] / own)
-  heads = ("over samples of the policy alone", "mean", "least")
-  lines = [
-    [name, f"{lib.geometric_mean(e):.2f}", f"{min(e):.2f}"]
-    for name, e in ratios.items()
-  ]
-  return lib.markdown(heads, lines)
+  said = [f"{name} {lib.mean_and_least(each)}" for name, each in ratios.items()]
+  return f"Over samples of the policy alone: {', '.join(said)}."
 
 
 if __name__ == "__main__":
