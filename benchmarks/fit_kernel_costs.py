@@ -12,6 +12,7 @@ kernel add to it. Both stay in this file.
 """
 
 import dataclasses
+import importlib.util
 import json
 import re
 import sys
@@ -455,7 +456,13 @@ def _rounded(value: Any) -> Any:
 
 
 def main(values: flags.FlagValues) -> None:
-  data = kernel_data.read(cli.required(values, "data"))
+  path = cli.required(values, "data")
+  if importlib.util.find_spec("lightgbm") is None:
+    raise cli.UsageError(
+      "a fit needs the extra 'fit', and lightgbm is not installed: pip install"
+      " -e '.[fit]'"
+    )
+  data = kernel_data.read(path)
   saved = lib.Rows(values.out, {}, seeds=[_SEED], policy=None)
   fits, limits = fit_all({n: r.part(~r.is_test) for n, r in data.items()})
   if values.write:
