@@ -136,6 +136,16 @@ class Cluster:
     return {device.name: i for i, device in enumerate(self.devices)}
 
   @functools.cached_property
+  def hosts(self) -> np.ndarray:
+    """[num_devices] int64 number of each device's host, the task in its name.
+
+    Devices without a task in their names are on one host.
+    """
+    tasks = [device.name.rpartition("/device:")[0] for device in self.devices]
+    numbers = {task: i for i, task in enumerate(dict.fromkeys(tasks))}
+    return np.array([numbers[task] for task in tasks])
+
+  @functools.cached_property
   def kind_labels(self) -> tuple[str, ...]:
     """[num_devices] names of kinds for people: "v100" of `GPU-v100`.
 

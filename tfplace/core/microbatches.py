@@ -1,10 +1,11 @@
 """Variants of a training step: microbatches and activations, by op names."""
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +17,17 @@ from tfplace.core.recompute import (
 )
 from tfplace.errors import ExtractionError, shown
 
+if TYPE_CHECKING:
+  from tfplace.core.cluster import Cluster
+
 AUTO = "auto"  # A number that is chosen together with the placement.
 SCOPE = "microbatch_"
 BATCH_SCOPE = "part_of_batch"  # Inside SCOPE: the ops that slice the batch.
 BEGIN = "begin"  # Inside BATCH_SCOPE: waits for an earlier microbatch.
 SIZE_SCOPE = "examples_"  # Inside BATCH_SCOPE: the size, where sizes are given.
+SUM_SCOPE = "accumulate"  # The ops that add gradients.
+RELAY_SCOPE = "host_"  # The ops that pass on variables to a host's devices.
+_SUMMED = re.compile(rf"{SUM_SCOPE}_on_(\d{{1,4}}(?:_and_\d{{1,4}}){{0,63}})/")
 _SIZED = re.compile(rf"{BATCH_SCOPE}/{SIZE_SCOPE}([1-9]\d{{0,11}})/")
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
@@ -56,6 +63,8 @@ class MicrobatchConfig:
     recompute: activations that the backward pass computes again.
     sizes: [k] examples of each microbatch, which add up to the batch; None
       divides it equally. A batch of another size is divided in proportion.
+    devices: [num_hosts] devices of each host that sums of gradients are made
+      for; () stands for one device.
   """
 
   count: int = 1
@@ -63,6 +72,7 @@ class MicrobatchConfig:
   allow_batch_statistics: bool = False
   recompute: RecomputeConfig = NO_RECOMPUTATION
   sizes: tuple[int, ...] | None = None
+  devices: tuple[int, ...] = ()
 
   @classmethod
   def of(
@@ -128,10 +138,75 @@ class MicrobatchConfig:
     """Returns whether the step has a single microbatch."""
     return self.count == 1
 
+  def over(self, cluster: "Cluster") -> "MicrobatchConfig":
+    """Returns the step variant for the devices of a cluster, without CPUs.
+
+    CPUs count where there are no other devices. A whole step, and a variant
+    that has `devices`, stay as they are.
+    """
+    is_cpu = [device.is_cpu for device in cluster.devices]
+    hosts = cluster.hosts[~np.array(is_cpu) | all(is_cpu)]
+    if self.is_whole or self.devices or len(hosts) == 1:
+      return self
+    devices = np.bincount(hosts)
+    return dataclasses.replace(self, devices=tuple(devices[devices > 0].tolist()))
+
+  @functools.cached_property
+  def hosts(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Microbatches by host and device, in equal shares of consecutive ones.
+
+    No more devices are used than there are microbatches in flight.
+    """
+    host_of = np.repeat(np.arange(len(self.devices)), self.devices)
+    used = max(min(self.in_flight, len(host_of)), 1)
+    device_of = np.arange(self.count) * used // self.count
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for device in range(used):
+      host = int(host_of[device]) if self.devices else 0
+      mine = tuple(np.flatnonzero(device_of == device).tolist())
+      found.setdefault(host, []).append(mine)
+    return tuple(map(tuple, found.values()))
+
+  @property
+  def sums(self) -> Any:
+    """Nested microbatches, whose gradients are added from the inside out.
+
+    Those of a device are added from left to right, those of devices and of
+    hosts in pairs. So a placement can add gradients before it sends them, in
+    any grid, and a device that runs all microbatches holds few partial sums.
+    """
+    return _in_pairs([_in_pairs(devices) for devices in self.hosts])
+
+  def relay_scope(self, index: int) -> str:
+    """Scope of the relays through which a microbatch reads variables.
+
+    A relay, such as "host_1/...", brings a variable to all devices of a host by
+    one transfer between hosts. Returns "" with one host or one device of it.
+    """
+    for number, devices in enumerate(self.hosts):
+      is_here = any(index in device for device in devices)
+      if is_here and min(len(devices), len(self.hosts)) > 1:
+        return f"{RELAY_SCOPE}{number}/"
+    return ""
+
+  @property
+  def sum_scope(self) -> str:
+    """Scope of the ops that add gradients: "accumulate_on_4_and_4"."""
+    devices = "_and_".join(map(str, self.devices))
+    return f"{SUM_SCOPE}_on_{devices}" if devices else SUM_SCOPE
+
   @property
   def in_flight(self) -> int:
     """Returns the largest number of microbatches in flight at once."""
     return min(self.max_in_flight or self.count, self.count)
+
+
+def _in_pairs(parts: Sequence[Any]) -> Any:
+  """Nests parts as a balanced binary tree; one part stays as it is."""
+  if len(parts) == 1:
+    return parts[0]
+  half = (len(parts) + 1) // 2
+  return _in_pairs(parts[:half]), _in_pairs(parts[half:])
 
 
 def check_in_flight(config: MicrobatchConfig) -> None:
@@ -188,7 +263,10 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
   found, held, names = -1, [], list(ops)
   recompute = recompute_of(names)
   sizes: dict[int, int] = {}
+  devices: tuple[int, ...] = ()
   for op in names:
+    if summed := _SUMMED.match(op):
+      devices = tuple(map(int, summed[1].split("_and_")))
     index = microbatch_of(op)
     if index is not None:
       found = max(found, index)
@@ -203,6 +281,7 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
     min(held, default=None),
     recompute=recompute,
     sizes=_all_sizes(sizes, found + 1),
+    devices=devices,
   )
 
 

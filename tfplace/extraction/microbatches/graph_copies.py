@@ -80,11 +80,18 @@ class GraphTemplate:
   def _nodes(self) -> dict[str, Any]:
     return {node.name: node for node in self._graph.as_graph_def().node}
 
-  def captured(self, values: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+  def captured(
+    self, values: dict[str, tf.Tensor], relay: str = ""
+  ) -> dict[str, tf.Tensor]:
     """Brings the function's captures into the current graph.
 
-    Each variable is read once: `values` holds the values by handle name, and
-    new reads are added to it. Returns tensors by their names in the function.
+    Args:
+      values: values of variables by handle name, with the prefix `relay`. Each
+        variable is read once, and new values are added.
+      relay: scope of `Identity` ops that pass on the values, or "".
+
+    Returns:
+      Tensors by their names in the function.
     """
     current = tf.compat.v1.get_default_graph()
     given = {
@@ -96,7 +103,11 @@ class GraphTemplate:
         values[handle.name] = tf.raw_ops.ReadVariableOp(
           resource=handle, dtype=op.get_attr("dtype"), name=op.name
         )
-      given[tensor] = values[handle.name]
+      if relay + handle.name not in values:
+        values[relay + handle.name] = tf.identity(
+          values[handle.name], name=relay + op.name
+        )
+      given[tensor] = values[relay + handle.name]
     return given
 
   def needed_by(self, roots: Iterable[tf.Operation]) -> set[str]:

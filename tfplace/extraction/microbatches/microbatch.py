@@ -246,12 +246,11 @@ def microbatches(
   """Builds the microbatches in the current graph, each in its own scope."""
   parts, steps = _traced(model, parts, config, forward)
   values: dict[str, tf.Tensor] = {}
-  captured = {id(step): step for step in steps}
-  read = {key: s.template.captured(values) for key, s in captured.items()}
   given = []
   for index, step in enumerate(steps):
+    read = step.template.captured(values, config.relay_scope(index))
     with tf.name_scope(_batch_scope(index, config)):
-      given.append(read[id(step)] | step.inputs(parts.inputs(index)))
+      given.append(read | step.inputs(parts.inputs(index)))
   _add_totals(steps, given)
   copies: list[Copy] = []
   for index, step in enumerate(steps):

@@ -86,12 +86,12 @@ def gradients(
   with _TRACING:
     copies = microbatches(model, parts, config, forward)
   found = [
-    _sum(variable, [copy.gradients[i] for copy in copies])
+    _sum(variable, [copy.gradients[i] for copy in copies], config)
     for i, variable in enumerate(model.trainable_weights)
   ]
   loss = tf.add_n([copy.loss for copy in copies], name="loss")
   if forward is None:
-    loss, found = _regularized(model, loss, found)
+    loss, found = _regularized(model, loss, found, config)
   _assign_means(copies, parts)
   model._loss_tracker.update_state(loss, sample_weight=parts.examples)
   _show_losses(copies, parts)
@@ -186,19 +186,37 @@ def check_microbatches(model: keras.Model, config: MicrobatchConfig) -> None:
   check_losses(model)
 
 
-def _sum(variable: keras.Variable, parts: Sequence[Gradient]) -> Gradient:
-  """Adds gradients from left to right, so each can be freed once added."""
+def _sum(
+  variable: keras.Variable, parts: Sequence[Gradient], config: MicrobatchConfig
+) -> Gradient:
+  """Adds gradients of a variable; those of all microbatches by `config.sums`."""
   known = [part for part in parts if part is not None]
   if not known:
     return None
-  with tf.name_scope(f"accumulate/{variable.path}/"):
+  sums = config.sums if len(known) == config.count else range(len(known))
+  add = functools.partial(_nested_sum, sums)
+  with tf.name_scope(f"{config.sum_scope}/{variable.path}/"):
     if all(isinstance(part, SparseGradient) for part in known):
-      return added(known)
-    return functools.reduce(tf.add, map(tf.convert_to_tensor, known))
+      return added(known, add)
+    return add([tf.convert_to_tensor(part) for part in known])
+
+
+def _nested_sum(sums: Any, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Adds from left to right, so that each part can be freed once added.
+
+  Args:
+    sums: nested indices of `parts`.
+  """
+  if isinstance(sums, int):
+    return parts[sums]
+  return functools.reduce(tf.add, (_nested_sum(one, parts) for one in sums))
 
 
 def _regularized(
-  model: keras.Model, loss: tf.Tensor, gradients: list[Gradient]
+  model: keras.Model,
+  loss: tf.Tensor,
+  gradients: list[Gradient],
+  config: MicrobatchConfig,
 ) -> tuple[tf.Tensor, list[Gradient]]:
   if all(v.regularizer is None for v in model.trainable_weights):
     return loss, gradients
@@ -208,7 +226,7 @@ def _regularized(
   more = tape.gradient(scaled, model.trainable_weights)
   pairs = zip(model.trainable_weights, gradients, more, strict=True)
   return loss + terms, [
-    a if b is None else _sum(v, [a, b]) for v, a, b in pairs
+    a if b is None else _sum(v, [a, b], config) for v, a, b in pairs
   ]
 
 

@@ -7,8 +7,7 @@ of lookups that are the same in every microbatch (such as positions) are added.
 """
 
 import dataclasses
-import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -111,8 +110,11 @@ def _is_of_batch(
   return False
 
 
-def added(gradients: Sequence[SparseGradient]) -> tf.IndexedSlices:
-  """Adds the gradients of all microbatches."""
+def added(
+  gradients: Sequence[SparseGradient],
+  add: Callable[[Sequence[tf.Tensor]], tf.Tensor],
+) -> tf.IndexedSlices:
+  """Adds the gradients of all microbatches; `add` adds their tensors."""
   values, indices = [], []
   first = gradients[0]
   for number, of_batch in enumerate(first.of_batch):
@@ -121,7 +123,7 @@ def added(gradients: Sequence[SparseGradient]) -> tf.IndexedSlices:
       values += [part.values for part in parts]
       indices += [part.indices for part in parts]
     else:
-      values.append(functools.reduce(tf.add, [part.values for part in parts]))
+      values.append(add([part.values for part in parts]))
       indices.append(parts[0].indices)
   if len(values) == 1:
     return tf.IndexedSlices(values[0], indices[0], first.lookups[0].dense_shape)

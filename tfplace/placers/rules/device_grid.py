@@ -9,7 +9,7 @@ and stages get layers by the speed and memory of their devices.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,6 +18,11 @@ from tfplace.core.paths import transfers
 from tfplace.placers.groups import GroupGraph, main_devices, working_devices
 from tfplace.placers.list_scheduling.placers import held_bytes
 from tfplace.placers.rules.axes import longest_ops, read_scopes, spread
+from tfplace.placers.rules.exchanges import (
+  Exchanges,
+  find_exchanges,
+  readers,
+)
 from tfplace.placers.rules.shares import balanced_shares
 from tfplace.placers.rules.stages import balanced_stages, merged_layers
 from tfplace.simulate.links import mean_transfer
@@ -75,25 +80,21 @@ class DeviceGrid:
   def placements(self, replicas: int, stages: int) -> Iterator[np.ndarray]:
     """Yields [num_groups] devices of every variant of a grid.
 
-    The variants are stages by time or memory, layouts on devices, and gradients
-    added at the variable or on the way. Unequal devices have more: shares of
-    the microbatches by time or memory, and variables spread evenly, by speed or
-    on the fastest devices.
+    The variants are stages by time or memory, and layouts on devices. Unequal
+    devices have more: shares of the microbatches by time or memory, and
+    variables spread evenly, by speed or on the fastest devices.
     """
-    on_way = (False, True) if replicas > 1 else (False,)
     if self.is_unequal:
-      yield from self._unequal(replicas, stages, on_way)
+      yield from self._unequal(replicas, stages)
       return
     share = np.arange(self.count) * replicas // self.count
     used = self.devices[: replicas * stages]
     layouts = _layouts(used, replicas, stages)
     stagings = self._stagings(layouts[0])
-    for stage, layout, along in itertools.product(stagings, layouts, on_way):
-      yield self._placed(layout, stage, along, share, np.ones(replicas))
+    for stage, layout in itertools.product(stagings, layouts):
+      yield self._placed(layout, stage, share, np.ones(replicas))
 
-  def _unequal(
-    self, replicas: int, stages: int, on_way: Sequence[bool]
-  ) -> Iterator[np.ndarray]:
+  def _unequal(self, replicas: int, stages: int) -> Iterator[np.ndarray]:
     """Yields [num_groups] devices of every variant on unequal devices."""
     used = self.devices[: replicas * stages]
     orders = {tuple(used), tuple(used[::-1]), tuple(np.sort(used))}
@@ -101,8 +102,7 @@ class DeviceGrid:
       for layout in _layouts(np.array(order), replicas, stages):
         for stage in self._stagings(layout):
           for share, weights in self._shares(layout, stage):
-            for along in on_way:
-              yield self._placed(layout, stage, along, share, weights)
+            yield self._placed(layout, stage, share, weights)
 
   def _shares(
     self, layout: np.ndarray, stage: np.ndarray
@@ -137,38 +137,24 @@ class DeviceGrid:
     self,
     grid: np.ndarray,
     stage: np.ndarray,
-    along: bool,
     share: np.ndarray,
     weights: np.ndarray,
   ) -> np.ndarray:
     """Returns [num_groups] devices of one [replicas, stages] grid.
 
-    `along` adds gradients from replica to replica instead of at the variable;
     `share` and `weights` are as `_shares` returns them.
     """
-    replica = self._replicas(stage, grid.shape[1], along, share, weights)
+    replica = np.where(
+      self.microbatch == UNKNOWN, UNKNOWN, share[self.microbatch]
+    )
+    for one in range(grid.shape[1]):
+      self._spread_variables(replica, stage == one, weights)
+    replica = self._follow(replica)
+    self._assign_exchanges(replica, stage, grid, share)
     wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
     batch, rows = self._slices
     wanted[rows] = wanted[batch]
     return self.groups.nearest(wanted)
-
-  def _replicas(
-    self,
-    stage: np.ndarray,
-    stages: int,
-    along: bool,
-    share: np.ndarray,
-    weights: np.ndarray,
-  ) -> np.ndarray:
-    """Returns [num_groups] replica of each group, UNKNOWN if undetermined."""
-    replica = np.where(
-      self.microbatch == UNKNOWN, UNKNOWN, share[self.microbatch]
-    )
-    for one in range(stages):
-      self._spread_variables(replica, stage == one, weights)
-    if along:
-      self._add_along(replica)
-    return self._follow(replica)
 
   @functools.cached_property
   def _slices(self) -> tuple[np.ndarray, np.ndarray]:
@@ -197,30 +183,45 @@ class DeviceGrid:
       replica[group] = held.argmin()
       held[replica[group]] += size[group] / weights[replica[group]]
 
-  def _add_along(self, replica: np.ndarray) -> None:
-    """Assigns ops that add gradients to the last microbatch's replica."""
-    src, dst, _ = self.groups.edges
-    adds = (self.microbatch[src] != UNKNOWN) & (replica[dst] == UNKNOWN)
-    np.maximum.at(replica, dst[adds], replica[src[adds]])
+  @functools.cached_property
+  def _exchanges(self) -> Exchanges:
+    return find_exchanges(self.groups, self.microbatch)
+
+  def _assign_exchanges(
+    self,
+    replica: np.ndarray,
+    stage: np.ndarray,
+    grid: np.ndarray,
+    share: np.ndarray,
+  ) -> None:
+    """Assigns sums over microbatches and relays of variables in place.
+
+    What serves one replica is there. What serves one host, away from the
+    variable, is on its device with the fewest such bytes. All else is beside
+    the variable.
+    """
+    found, size = self._exchanges, self.groups.total_bytes
+    rows = np.flatnonzero(found.first != UNKNOWN)
+    hosts = self.groups.problem.cluster.hosts[grid]
+    held = np.zeros(grid.shape)
+    chosen: dict[tuple[int, int], int] = {}
+    for group in rows[np.argsort(-size[rows], kind="stable")].tolist():
+      variable, at = int(found.variable[group]), stage[group]
+      first, last = share[found.first[group]], share[found.last[group]]
+      replica[group] = first if first == last else replica[variable]
+      host, other, home = hosts[[first, last, replica[group]], at].tolist()
+      if host != other or host == home:
+        continue
+      if (variable, host) not in chosen:
+        free = np.where(hosts[:, at] == host, held[:, at], np.inf)
+        chosen[variable, host] = int(free.argmin())
+        held[chosen[variable, host], at] += size[group]
+      replica[group] = chosen[variable, host]
 
   def _follow(self, known: np.ndarray) -> np.ndarray:
-    """Fills in unknown [num_groups] values.
-
-    An unknown group follows the shared reader of most of its bytes, or else its
-    neighbors.
-    """
-    src, dst, size = self.groups.edges
-    shared = self.microbatch == UNKNOWN
-    rows = np.flatnonzero(shared[src] & shared[dst])
-    rows = rows[np.lexsort((dst[rows], -size[rows], src[rows]))]
-    reader = np.arange(self.groups.num_groups)
-    readers, first = np.unique(src[rows], return_index=True)
-    reader[readers] = dst[rows[first]]
-    reader = np.where(known == UNKNOWN, reader, np.arange(len(reader)))
-    for _ in range(int(self.groups.num_groups).bit_length()):
-      reader = reader[reader]
-    found = np.where(known == UNKNOWN, known[reader], known)
-    return spread(self.groups, found)
+    """Fills in unknown [num_groups] values, by readers or else by neighbors."""
+    reader = readers(self.groups, self.microbatch, known != UNKNOWN)
+    return spread(self.groups, known[reader])
 
   def _stagings(self, layout: np.ndarray) -> list[np.ndarray]:
     """Returns [num_groups] stages balanced by time, on a layout of devices.
@@ -263,6 +264,8 @@ class DeviceGrid:
     """[num_groups] layer of each group, numbered in forward order."""
     groups = self.groups
     layer = self._follow(self._layers())
+    found = self._exchanges
+    layer = np.where(found.is_relay, layer[found.variable], layer)
     layer = np.unique(layer, return_inverse=True)[1].reshape(-1)
     # Sort layers by the time from their first op to the end of the step. By
     # earliest start, a layer's reshaped weight would count as its input.
