@@ -281,7 +281,7 @@ class _FlagSource:
     needs_trace = self.devices is not None or outputs.needs_trace(values)
     with show.timed("extraction"):
       source = sources.load_source(
-        values, self.cluster, needs_trace, microbatches
+        values, self.cluster, needs_trace, microbatches.over(self.cluster)
       )
     problem = core.Problem(_grouped(values, source.graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):

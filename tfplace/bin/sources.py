@@ -251,7 +251,7 @@ def load_source(
   """
   kind = chosen_source(values, may_choose=microbatches is not None)
   if microbatches is None:
-    microbatches = microbatch_flags.config(values)
+    microbatches = microbatch_flags.config(values).over(cluster)
   if values["import"].value and kind != "keras_model":
     raise cli.UsageError("--import is for the classes of --keras_model")
   name = str(values[kind].value)

@@ -27,7 +27,8 @@ BEGIN = "begin"  # Inside BATCH_SCOPE: waits for an earlier microbatch.
 SIZE_SCOPE = "examples_"  # Inside BATCH_SCOPE: the size, where sizes are given.
 SUM_SCOPE = "accumulate"  # The ops that add gradients.
 RELAY_SCOPE = "host_"  # The ops that pass on variables to a host's devices.
-_SUMMED = re.compile(rf"{SUM_SCOPE}_on_(\d{{1,4}}(?:_and_\d{{1,4}}){{0,63}})/")
+_COUNT = r"[1-9]\d{0,3}"
+_SUMMED = re.compile(rf"{SUM_SCOPE}_on_({_COUNT}(?:_and_{_COUNT}){{0,63}})/")
 _SIZED = re.compile(rf"{BATCH_SCOPE}/{SIZE_SCOPE}([1-9]\d{{0,11}})/")
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
@@ -149,7 +150,9 @@ class MicrobatchConfig:
     if self.is_whole or self.devices or len(hosts) == 1:
       return self
     devices = np.bincount(hosts)
-    return dataclasses.replace(self, devices=tuple(devices[devices > 0].tolist()))
+    return dataclasses.replace(
+      self, devices=tuple(devices[devices > 0].tolist())
+    )
 
   @functools.cached_property
   def hosts(self) -> tuple[tuple[tuple[int, ...], ...], ...]:

@@ -105,6 +105,7 @@ class KerasSource:
         although other variants have measured costs.
     """
     config = self._config
+    microbatches = microbatches.over(config.cluster)
     how = f" {in_words(microbatches)}".removesuffix(" whole")
     began = time.monotonic()
     with show("tracing", f" its {self._kind} step{how}"):

@@ -177,7 +177,9 @@ def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:
   if report.choice is not None:
     variant = report.choice.microbatches
   found = microbatches_of(report.problem.graph.names)
-  return dataclasses.replace(variant, recompute=found.recompute)
+  return dataclasses.replace(
+    variant, recompute=found.recompute, devices=found.devices
+  )
 
 
 def _placed_whole(

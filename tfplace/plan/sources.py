@@ -335,6 +335,8 @@ def extract(
   )
   config.check()
   check_in_flight(config)
+  cluster = find_cluster(cluster)
+  config = config.over(cluster)
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   if isinstance(model, str | os.PathLike):
@@ -349,7 +351,6 @@ def extract(
       microbatches=config,
     )
     return graph
-  cluster = find_cluster(cluster)
   from tfplace import extraction as tracing
 
   if sizes:

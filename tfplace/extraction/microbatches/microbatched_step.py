@@ -189,7 +189,7 @@ def check_microbatches(model: keras.Model, config: MicrobatchConfig) -> None:
 def _sum(
   variable: keras.Variable, parts: Sequence[Gradient], config: MicrobatchConfig
 ) -> Gradient:
-  """Adds gradients of a variable; those of all microbatches by `config.sums`."""
+  """Adds gradients of a variable, those of all microbatches by `sums`."""
   known = [part for part in parts if part is not None]
   if not known:
     return None

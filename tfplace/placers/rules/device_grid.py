@@ -196,7 +196,8 @@ class DeviceGrid:
   ) -> None:
     """Assigns sums over microbatches and relays of variables in place.
 
-    What serves one replica is there. What serves one host, away from the
+    What serves one replica is there. A sum from left to right moves on to the
+    next replica with several microbatches. What serves one host, away from the
     variable, is on its device with the fewest such bytes. All else is beside
     the variable.
     """
@@ -205,10 +206,16 @@ class DeviceGrid:
     hosts = self.groups.problem.cluster.hosts[grid]
     held = np.zeros(grid.shape)
     chosen: dict[tuple[int, int], int] = {}
+    alike = share[1:] == share[:-1]
+    is_run = np.append(alike, False) | np.append(False, alike)
+    moves_on = found.adds_last & is_run[found.last]
     for group in rows[np.argsort(-size[rows], kind="stable")].tolist():
       variable, at = int(found.variable[group]), stage[group]
-      first, last = share[found.first[group]], share[found.last[group]]
-      replica[group] = first if first == last else replica[variable]
+      first, last = share[[found.first[group], found.last[group]]].tolist()
+      if first == last or moves_on[group]:
+        replica[group] = last
+        continue
+      replica[group] = replica[variable]
       host, other, home = hosts[[first, last, replica[group]], at].tolist()
       if host != other or host == home:
         continue

@@ -21,12 +21,15 @@ class Exchanges:
     last: [num_groups] last microbatch.
     variable: [num_groups] group of the variable.
     is_relay: [num_groups] whether the group is a relay.
+    adds_last: [num_groups] whether the group is a sum that reads its last
+      microbatch itself, and not a sum over it.
   """
 
   first: np.ndarray
   last: np.ndarray
   variable: np.ndarray
   is_relay: np.ndarray
+  adds_last: np.ndarray
 
 
 def find_exchanges(groups: GroupGraph, microbatch: np.ndarray) -> Exchanges:
@@ -41,6 +44,9 @@ def find_exchanges(groups: GroupGraph, microbatch: np.ndarray) -> Exchanges:
   first, last = _of_sums(groups, is_free)
   variable = readers(groups, microbatch, ~is_free)
   src, dst, _ = groups.edges
+  adds_last = np.zeros_like(is_free)
+  adds_last[dst[is_free[dst] & (microbatch[src] == last[dst])]] = True
+  adds_last &= first != UNKNOWN
   other = is_free.copy()  # Free groups that are no relays.
   other[dst[~is_variable[src]]] = False
   is_relay = other & (np.bincount(dst, minlength=len(other)) == 1)
@@ -52,7 +58,8 @@ def find_exchanges(groups: GroupGraph, microbatch: np.ndarray) -> Exchanges:
   np.minimum.at(first, src[served], microbatch[dst[served]])
   np.maximum.at(last, src[served], microbatch[dst[served]])
   first = np.where(last == UNKNOWN, UNKNOWN, first)
-  return Exchanges(first, last, variable, is_relay & (last != UNKNOWN))
+  is_relay &= last != UNKNOWN
+  return Exchanges(first, last, variable, is_relay, adds_last)
 
 
 def _of_sums(
