@@ -69,6 +69,46 @@ def test_each_microbatch_runs_on_its_device():
     assert found == {device}
 
 
+def test_sums_and_relays_of_two_hosts_train_the_same():
+  name, config = "masked_lstm", MicrobatchConfig(4, devices=(2, 2))
+  expected = unplaced(name)
+  model = build(name)
+  placement = placement_of(model, config)
+  tfplace.place_model(model, placement=placement)
+  assert model.placement.microbatch_config == config
+  with at.recorded() as ran:
+    assert_same(fitted(model, name), expected)
+  same = at.planned_ops(ran, placement)
+  assert all(node.device == planned for node, planned in same)
+  scopes = {name.partition("/")[0] for name in (node.name for node, _ in same)}
+  assert {
+    "relay_to_host_0",
+    "relay_to_host_1",
+    "accumulate_on_2_and_2",
+  } <= scopes
+
+
+def test_a_file_has_the_sums_of_its_plan(tmp_path):
+  name = "dense"
+  expected = unplaced(name, epochs=1)
+  plan = tfplace.plan_model(
+    build(name),
+    at.local_cluster(),
+    strategy="data_parallel",
+    batch_size=BATCH,
+    microbatches=6,
+  )
+  assert plan.microbatch_config.devices == (3,)
+  sums = {n for n in plan.assignments if n.startswith("accumulate_on_3/")}
+  assert len(sums) == 5 * len(build(name).trainable_weights)
+  plan.save(tmp_path / "p.json")
+  for given in (plan, tmp_path / "p.json"):
+    model = tfplace.place_model(build(name), placement=given)
+    with at.recorded() as ran:
+      assert_same(fitted(model, name, 1), expected)
+    assert {n.name for n in ran if n.op == "AddV2"} >= sums
+
+
 def test_loops_outlive_the_graph_that_microbatches_are_copies_of(monkeypatch):
   step = microbatched_step.microbatched_train_step
 

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from tests.testing import problems, split_steps
-from tfplace.core import OpSpec, Placement, Problem, build_graph
+from tfplace.core import (
+  Cluster,
+  Device,
+  Link,
+  OpSpec,
+  Placement,
+  Problem,
+  build_graph,
+)
+from tfplace.core.paths import transfers
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place
 from tfplace.placers.registry import MICROBATCHED, READY, classical
@@ -51,21 +60,90 @@ def test_less_microbatches_than_devices_use_as_many_devices():
   assert sorted(where[at["var", j]] for j in range(4)) == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize("along", [False, True])
-def test_gradients_are_added_where_it_is_faster(along):
-  # With a link for each pair, all gradients travel at once. On one bus it
-  # counts that sums are fewer.
-  graph, at = split_steps.split_graph(layers=1, microbatches=8, weight=20000.0)
-  cluster = devices(4)
-  if along:
-    links = [dataclasses.replace(k, channel="bus") for k in cluster.links]
-    cluster = dataclasses.replace(cluster, links=tuple(links))
-  where = placed("data_parallel", graph, cluster).placement.devices
-  adds = [int(where[at["add", i, 0]]) for i in range(1, 8)]
-  if along:
-    assert adds == [i // 2 for i in range(1, 8)]
-  else:
-    assert set(adds) == {int(where[at["var", 0]])}
+def test_a_replica_adds_its_gradients_before_it_sends_them():
+  # Of 8 gradients on 4 devices, 3 sums of 2 are sent; the variable is sent to 3
+  # devices. Added from left to right, the sum also goes from the last device to
+  # the variable.
+  for share, sent in (((4,), 6), ((), 7)):
+    graph, at = split_steps.split_graph(
+      layers=1, microbatches=8, weight=20000.0, devices=share
+    )
+    result = placed("data_parallel", graph, devices(4))
+    where = result.placement.devices
+    assert [where[at["add", i, 0]] for i in (1, 3, 5, 7)] == [0, 1, 2, 3]
+    assert result.evaluation.bytes_moved == sent * 20000.0
+
+
+def test_gradients_of_one_microbatch_are_added_at_the_variable():
+  for share in ((4,), ()):
+    graph, at = split_steps.split_graph(layers=1, microbatches=4, devices=share)
+    result = placed("data_parallel", graph, devices(4))
+    where = result.placement.devices
+    home = where[at["var", 0]]
+    assert {where[at["add", i, 0]] for i in (1, 2, 3)} == {home}
+    assert result.evaluation.bytes_moved == 6 * 1000.0
+
+
+def on_hosts(hosts, per_host):
+  """Devices `/job:worker/replica:0/task:h/device:GPU:i`."""
+  names = [
+    f"/job:worker/replica:0/task:{h}/device:GPU:{i}"
+    for h, i in itertools.product(range(hosts), range(per_host))
+  ]
+  links = [Link(a, b, 100.0) for a, b in itertools.permutations(names, 2)]
+  return Cluster("hosts", tuple(Device(n, "GPU") for n in names), tuple(links))
+
+
+def network_bytes(problem, where):
+  """Bytes that cross between hosts."""
+  host = problem.cluster.hosts[where]
+  sent, _ = transfers(problem.graph, where)
+  graph = problem.graph
+  crosses = host[graph.edge_src[sent]] != host[graph.edge_dst[sent]]
+  return graph.edge_bytes[sent][crosses].sum()
+
+
+@pytest.mark.parametrize("microbatches", [6, 12])
+@pytest.mark.parametrize("hosts, per_host", [(2, 3), (3, 2)])
+def test_weights_and_gradients_cross_a_network_once(
+  microbatches, hosts, per_host
+):
+  # R devices on H hosts: each weight and each gradient moves R - 1 times, H - 1
+  # times of these between hosts.
+  graph, at = split_steps.split_graph(
+    layers=2, microbatches=microbatches, devices=(per_host,) * hosts
+  )
+  cluster = on_hosts(hosts, per_host)
+  result = placed("data_parallel", graph, cluster)
+  where, both = result.placement.devices, 2 * 2 * 1000.0
+  count = hosts * per_host
+  assert result.evaluation.bytes_moved == (count - 1) * both
+  problem = result.placement.problem
+  assert network_bytes(problem, where) == (hosts - 1) * both
+  for host, j in itertools.product(range(hosts), range(2)):
+    relay = where[at[f"relay_to_host_{host}/", j]]
+    assert cluster.hosts[relay] == host
+    if host == cluster.hosts[where[at["var", j]]]:
+      assert relay == where[at["var", j]]
+
+
+def test_relays_are_spread_over_the_devices_of_a_host():
+  graph, at = split_steps.split_graph(layers=8, microbatches=4, devices=(2, 2))
+  where = placed("data_parallel", graph, on_hosts(2, 2)).placement.devices
+  away = [
+    where[at[f"relay_to_host_{h}/", j]]
+    for h, j in itertools.product(range(2), range(8))
+    if where[at["var", j]] // 2 != h
+  ]
+  assert sorted(np.bincount(away)) == [2, 2, 2, 2]
+
+
+def test_replicas_of_stages_add_what_they_have_first():
+  # Two replicas, of 4 of 8 microbatches each: each layer's weight and gradient
+  # are sent once. Activations and their gradients are sent at one border.
+  graph, _ = split_steps.split_graph(layers=4, microbatches=8, devices=(4,))
+  result = placed("hybrid", graph, devices(4))
+  assert result.evaluation.bytes_moved == 4 * 2 * 1000.0 + 8 * 2 * 100.0
 
 
 @pytest.mark.parametrize("strategy", ["data_parallel", "pipeline"])

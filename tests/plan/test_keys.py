@@ -40,6 +40,7 @@ CHANGES = {
   "microbatches": {"microbatches": MicrobatchConfig(2)},
   "sizes": {"microbatches": MicrobatchConfig(1, sizes=(5, 3))},
   "in flight": {"microbatches": MicrobatchConfig(1, 1)},
+  "devices": {"microbatches": MicrobatchConfig(1, devices=(2,))},
   "batch statistics": {"microbatches": MicrobatchConfig(1, None, True)},
 }
 

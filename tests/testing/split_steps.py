@@ -1,6 +1,7 @@
 """Training steps in microbatches, small enough to know their best placement."""
 
 from tfplace.core import OpSpec, build_graph
+from tfplace.core.microbatches import MicrobatchConfig
 
 
 def split_graph(
@@ -14,8 +15,10 @@ def split_graph(
     us: of a forward and of a backward op.
     num_bytes: of an activation and of its gradient.
     weight: bytes of a variable and of its gradient.
-    **known: `layer=False` leaves out the ops' layers.
+    **known: `layer=False` leaves out the ops' layers; `devices` are those of
+      each host that sums and relays are made for.
   """
+  config = MicrobatchConfig(microbatches, devices=known.get("devices", ()))
   ops, edges, at = [], [], {}
 
   def add(key, op, inputs, **fields):
@@ -37,6 +40,10 @@ def split_graph(
         layer=layer,
       )
       add((kind, j), spec, [("var", j)] if kind == "read" else [])
+    for scope in dict.fromkeys(map(config.relay_scope, range(microbatches))):
+      if scope:
+        spec = OpSpec(f"{scope}layer_{j}", "Identity", {"GPU": 0.0}, (weight,))
+        add((scope, j), spec, [("read", j)])
 
   def passes(i, j, kind, inputs, sizes):
     layer = f"net/layer_{j}" if known.get("layer", True) else None
@@ -47,27 +54,36 @@ def split_graph(
     add((kind, i, j), spec, inputs)
 
   for i in range(microbatches):
+    read = config.relay_scope(i) or "read"
     for j in range(layers):
       before = [("forward", i, j - 1)] if j else []
-      passes(i, j, "forward", [("read", j), *before], (num_bytes,))
+      passes(i, j, "forward", [(read, j), *before], (num_bytes,))
     for j in reversed(range(layers)):
       last = j == layers - 1
       before = ("forward", i, j) if last else ("back", i, j + 1)
-      passes(i, j, "back", [before, ("read", j)], (num_bytes, weight))
-  for j in range(layers):
-    total = ("back", 0, j)
-    for i in range(1, microbatches):
-      name = f"accumulate/net/layer_{j}/kernel/add_{i}"
-      spec = OpSpec(name, "AddV2", {"GPU": 1.0}, (weight,))
-      add(("add", i, j), spec, [])
-      for source in (total, ("back", i, j)):
+      passes(i, j, "back", [before, (read, j)], (num_bytes, weight))
+
+  def total(sums, j):
+    """Adds nested sums; returns the key of the result, its first microbatch."""
+    if isinstance(sums, int):
+      return ("back", sums, j), sums
+    (result, first), *others = (total(one, j) for one in sums)
+    for other, number in others:
+      key = ("add", number, j)
+      name = f"accumulate/net/layer_{j}/kernel/add_{number}"
+      add(key, OpSpec(name, "AddV2", {"GPU": 1.0}, (weight,)), [])
+      for source in (result, other):
         output = 1 if source[0] == "back" else 0
-        edges.append((at[source], output, at["add", i, j]))
-      total = ("add", i, j)
+        edges.append((at[source], output, at[key]))
+      result = key
+    return result, first
+
+  for j in range(layers):
+    last, _ = total(config.sums, j)
     update = OpSpec(
       f"update/net/layer_{j}", "Apply", {"GPU": 1.0}, colocation=f"kernel_{j}"
     )
     add(("update", j), update, [("var", j)])
-    output = 1 if total[0] == "back" else 0
-    edges.append((at[total], output, at["update", j]))
+    output = 1 if last[0] == "back" else 0
+    edges.append((at[last], output, at["update", j]))
   return build_graph("split", ops, edges), at

@@ -26,9 +26,10 @@ BATCH_SCOPE = "part_of_batch"  # Inside SCOPE: the ops that slice the batch.
 BEGIN = "begin"  # Inside BATCH_SCOPE: waits for an earlier microbatch.
 SIZE_SCOPE = "examples_"  # Inside BATCH_SCOPE: the size, where sizes are given.
 SUM_SCOPE = "accumulate"  # The ops that add gradients.
-RELAY_SCOPE = "host_"  # The ops that pass on variables to a host's devices.
+RELAY_SCOPE = "relay_to_host_"  # The ops that pass on variables to hosts.
 _COUNT = r"[1-9]\d{0,3}"
 _SUMMED = re.compile(rf"{SUM_SCOPE}_on_({_COUNT}(?:_and_{_COUNT}){{0,63}})/")
+_RELAYED = re.compile(rf"{RELAY_SCOPE}\d+/")
 _SIZED = re.compile(rf"{BATCH_SCOPE}/{SIZE_SCOPE}([1-9]\d{{0,11}})/")
 _SCOPED = re.compile(rf"{SCOPE}(\d+)/(.*)", re.DOTALL)
 
@@ -48,6 +49,11 @@ def name_in_whole(op: str) -> str:
   """Returns the name of an op without its microbatch scope."""
   found = _SCOPED.match(op)
   return found[2] if found else op
+
+
+def name_of_relayed(op: str) -> str:
+  """Returns the name of the read that a relay passes on, or the name itself."""
+  return _RELAYED.sub("", op, count=1) if op.startswith(RELAY_SCOPE) else op
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +189,7 @@ class MicrobatchConfig:
   def relay_scope(self, index: int) -> str:
     """Scope of the relays through which a microbatch reads variables.
 
-    A relay, such as "host_1/...", brings a variable to all devices of a host by
+    A relay, such as "relay_to_host_1/...", brings a variable to all devices of a host by
     one transfer between hosts. Returns "" with one host or one device of it.
     """
     for number, devices in enumerate(self.hosts):

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.core.microbatches import name_in_whole
+from tfplace.core.microbatches import name_in_whole, name_of_relayed
 from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
 from tfplace.core.recompute import original_name
 from tfplace.extraction import microbatches
@@ -48,7 +48,8 @@ class LayerRecorder:
     """
     found = dict(variables)
     for node in graph_def.node:
-      for name in _candidates(original_name(name_in_whole(node.name))):
+      own = name_of_relayed(name_in_whole(node.name))
+      for name in _candidates(original_name(own)):
         if name in self.layers:
           found.setdefault(node.name, self.layers[name])
           break
