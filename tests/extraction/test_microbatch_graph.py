@@ -144,7 +144,7 @@ def test_sparse_gradients_stay_sparse():
   assert (
     names == []
   )  # the table is read, once, for all; nothing else is as large
-  joined = graph.index["accumulate/table/embeddings/concat"]
+  joined = graph.index["accumulate_on_2/table/embeddings/concat"]
   rows = graph.output_bytes[graph.output_offsets[joined]]
   assert rows == BATCH * 6 * WIDTH * 4  # of the tokens of all examples
 

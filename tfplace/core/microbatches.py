@@ -189,8 +189,9 @@ class MicrobatchConfig:
   def relay_scope(self, index: int) -> str:
     """Scope of the relays through which a microbatch reads variables.
 
-    A relay, such as "relay_to_host_1/...", brings a variable to all devices of a host by
-    one transfer between hosts. Returns "" with one host or one device of it.
+    A relay, such as "relay_to_host_1/...", brings a variable to all devices of
+    a host by one transfer between hosts. Returns "" with one host, or one
+    device of it.
     """
     for number, devices in enumerate(self.hosts):
       is_here = any(index in device for device in devices)
