@@ -18,7 +18,7 @@ For each model and cluster:
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from absl import flags
@@ -316,8 +316,13 @@ def gain(row: Mapping[str, dict], *columns: str) -> float:
 
 
 def by_hand_gain(row: Mapping[str, dict]) -> float:
-  """The best step time by hand over that of `auto`."""
-  return gain(row, "one device", "by hand", "data parallel")
+  """The best step time by hand over that of `auto`.
+
+  A placement that falls back to the CPU counts as none.
+  """
+  columns = ("one device", "by hand", "data parallel")
+  on_gpus = [c for c in columns if not _is_on_cpu(row.get(c, {}))]
+  return gain(row, *on_gpus) if on_gpus else math.inf
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
@@ -334,7 +339,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     [
       f"`{c}`",
       *_cells(row),
-      f"{lib.geometric_mean(map(by_hand_gain, of[c])):.2f}",
+      _ratio(_mean(map(by_hand_gain, of[c]))),
     ]
     for (model, c), row in rows.items()
     if model == "bert_base" and c != EQUAL
@@ -365,16 +370,29 @@ def _cells(row: Mapping[str, dict]) -> list[str]:
   return [
     *(_shown(row.get(column)) for column in columns),
     f"{_shown(row['auto'])} ({_split(row['auto'])})",
-    f"{by_hand_gain(row):.2f}",
+    _ratio(by_hand_gain(row)),
   ]
+
+
+def _ratio(value: float) -> str:
+  return f"{value:.2f}" if math.isfinite(value) else "-"
+
+
+def _mean(gains: Iterable[float]) -> float:
+  finite = [gain for gain in gains if math.isfinite(gain)]
+  return lib.geometric_mean(finite) if finite else math.inf
+
+
+def _is_on_cpu(found: Mapping[str, Any]) -> bool:
+  return found.get("main_kind", "").startswith("CPU")
 
 
 def _shown(found: Mapping[str, Any] | None) -> str:
   """Milliseconds, with the CPU where it computes; or what went wrong."""
   if found is None or "step_time_us" not in found:
     return "OOM" if found and "oom" in found else "-"
-  on_cpu = found.get("main_kind", "").startswith("CPU")
-  return f"{found['step_time_us'] / 1e3:,.1f}{' (CPU)' if on_cpu else ''}"
+  on_cpu = " (CPU)" if _is_on_cpu(found) else ""
+  return f"{found['step_time_us'] / 1e3:,.1f}{on_cpu}"
 
 
 def _split(found: Mapping[str, Any]) -> str:

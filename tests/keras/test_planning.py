@@ -10,9 +10,13 @@ import tensorflow as tf
 import tfplace
 from tests.testing import placed_models as at
 from tfplace.bounds import lower_bound
+from tfplace.core.microbatches import MicrobatchConfig, microbatch_of
 from tfplace.core.units import format_us
+from tfplace.cost import op_graph
 from tfplace.errors import ApplyError, TfplaceError
+from tfplace.extraction import trace_keras
 from tfplace.keras import progress, step_source
+from tfplace.placers.groups import GroupGraph
 from tfplace.plan import search
 from tfplace.plan.local_devices import local_cluster
 
@@ -446,3 +450,27 @@ def test_blocks_keep_variables_beside_their_layers():
     ]
     assert at_op[f"layer{i}/kernel"] == at_op[product], i
   assert len(set(at_op.values())) == 3
+
+
+def test_relays_run_where_two_devices_of_a_host_read_them():
+  # Of two hosts, CPU:0 is one, and CPU:1 and CPU:2 are the other. Each variable
+  # is on CPU:0, and a relay on CPU:1 passes it on.
+  inputs = keras.Input((16,))
+  x = keras.layers.Dense(16, activation="relu", name="first")(inputs)
+  model = keras.Model(inputs, keras.layers.Dense(4, name="last")(x))
+  model.compile("sgd", "mse", jit_compile=False)
+  config = MicrobatchConfig(3, devices=(1, 2))
+  traced = trace_keras(model, 12, microbatches=config)
+  problem = tfplace.Problem(op_graph(traced, local_cluster()), local_cluster())
+  groups = GroupGraph(problem)
+  device = np.zeros(problem.graph.num_ops, int)
+  for op, name in enumerate(problem.graph.names):
+    device[op] = microbatch_of(name) or name.startswith("relay_to_host_1/")
+  row = groups.expand(groups.nearest(groups.contract(device)))
+  tfplace.place_model(model, placement=tfplace.Placement(problem, row))
+  data = np.ones((12, 16), "float32"), np.ones((12, 4), "float32")
+  with at.recorded() as ran:
+    model.fit(*data, batch_size=12, verbose=0)
+  relays = {n.name for n in ran if n.name.startswith("relay_to_host_1/")}
+  assert len(relays) == 4  # kernels and biases
+  assert {n.device for n in ran if n.name in relays} == {"CPU:1"}
