@@ -11,9 +11,10 @@ import pytest
 
 import tfplace
 from tests.testing import placed_models as at
+from tests.testing.slow import slow_but
 from tfplace.extraction import keras_step, trace_keras
 
-STEPS = 20
+STEPS = 3
 _FAST = ("MobileNet",)
 _SIDES = {
   "EfficientNetV2B0": 64,
@@ -74,9 +75,7 @@ def _losses(model, batch, steps):
   return [float(model.train_on_batch(*batch)) for _ in range(steps)]
 
 
-@pytest.mark.parametrize(
-  "name", [n if n in _FAST else at.slow(n) for n in NAMES]
-)
+@pytest.mark.parametrize("name", slow_but(_FAST, NAMES))
 def test_losses_equal_those_of_the_unplaced_model(name):
   expected = _losses(*_built(name), STEPS)
   model, batch = _built(name)

@@ -18,6 +18,7 @@ from tests.testing.microbatched_fits import (
   placement_of,
   unplaced,
 )
+from tests.testing.slow import slow
 from tfplace.core import Placement
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import RANK
@@ -84,7 +85,7 @@ def test_a_split_model_by_rank_trains_as_the_unplaced_one(name, chained):
 # A model with loops takes three times as long.
 SEEDS = [(name, seed) for name in MODELS for seed in range(3)]
 SEEDS = [
-  at.slow(name, seed) if name == "masked_lstm" and seed else (name, seed)
+  slow(name, seed) if name == "masked_lstm" and seed else (name, seed)
   for name, seed in SEEDS
 ]
 

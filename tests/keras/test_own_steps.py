@@ -11,6 +11,7 @@ from keras import layers, ops
 import tfplace
 from tests.testing import placed_models as at
 from tests.testing.layer_cases.register import floats
+from tests.testing.slow import SLOW
 from tfplace.extraction import keras_step
 
 BATCH = 4
@@ -263,14 +264,18 @@ def _flat(numbers):
 
 
 # Planned at the first use, or after others: `FIT_LATER` ends as `FIT_FIRST`.
-ORDERS = [pytest.param(kind, FIT_LATER, id=f"{kind}-later") for kind in CASES]
-ORDERS += [
+_FAST = {
+  FIT_LATER: ("triplet", "compile", "keywords", "lists", "optional_input"),
+  FIT_FIRST: ("all_steps",),
+}
+ORDERS = [
   pytest.param(
     kind,
-    FIT_FIRST,
-    id=f"{kind}-fit",
-    marks=() if kind in ("triplet", "all_steps", "keywords") else at.SLOW,
+    order,
+    id=f"{kind}-{order[0]}-first",
+    marks=() if kind in fast else SLOW,
   )
+  for order, fast in _FAST.items()
   for kind in CASES
 ]
 

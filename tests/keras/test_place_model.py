@@ -9,18 +9,6 @@ from tfplace.errors import ApplyError, FormatError
 FULL = at.LOCAL + "CPU:"
 
 
-@pytest.mark.parametrize("kind", at.MODELS)
-def test_losses_of_20_steps_equal_those_of_the_unplaced_model(kind):
-  expected = at.unplaced(kind)
-  model = at.build(kind)
-  _, placement = at.unit_placement(model, kind)
-  with at.recorded() as ran:
-    got = at.losses(tfplace.place_model(model, placement=placement), kind)
-  np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
-  assert expected[-1] < expected[0]
-  assert {node.device for node in ran} == {"CPU:0", "CPU:1", "CPU:2"}
-
-
 @pytest.mark.parametrize("kind", ["dense", "lstm"])
 def test_partition_graphs_show_every_op_where_the_plan_says(kind):
   model = at.build(kind)

@@ -27,26 +27,6 @@ from tfplace.errors import ApplyError, ExtractionError, InfeasibleError
 from tfplace.extraction.microbatches import microbatched_step
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_fit_of_the_split_step_equals_the_unplaced_unsplit_model(name):
-  expected = unplaced(name)
-  model = build(name)
-  placement = placement_of(model, MicrobatchConfig(2))
-  tfplace.place_model(model, placement=placement)
-  assert (model.placement.microbatches, model.placement.max_in_flight) == (
-    2,
-    None,
-  )
-  with at.recorded() as ran:
-    assert_same(fitted(model, name), expected)
-  same = at.planned_ops(ran, placement)
-  for node, planned in same:
-    assert node.device == planned, node
-  parts = {name.partition("/")[0] for name in (node.name for node, _ in same)}
-  assert {"microbatch_0", "microbatch_1"} <= parts
-  assert len(same) > 0.3 * placement.problem.graph.num_ops
-
-
 def halves(model, microbatches):
   """Microbatch i on device i + 1, what all share on device 0."""
   graph = placement_of(model, microbatches).problem.graph

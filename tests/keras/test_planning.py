@@ -68,18 +68,6 @@ def test_a_batch_size_lets_it_plan_at_once():
   assert set(told.assignments) == set(told.placement.problem.graph.names)
 
 
-@pytest.mark.parametrize("kind", ["two_inputs", "lstm"])
-def test_a_plan_of_its_own_trains_as_the_unplaced_model(kind):
-  expected = at.unplaced(kind)
-  model = at.build(kind)
-  tfplace.place_model(model, FAST, strategy="m_etf", batch_size=at.BATCH)
-  with at.recorded() as ran:
-    got = at.losses(model, kind)
-  np.testing.assert_allclose(got, expected, atol=1e-5)
-  devices = {node.device for node in ran}
-  assert {d.removeprefix(at.LOCAL) for d in model.placement.devices} <= devices
-
-
 def test_without_shapes_it_plans_at_the_first_fit():
   expected = at.unplaced("subclassed")
   model = tfplace.place_model(at.build("subclassed"), FAST, strategy="m_etf")

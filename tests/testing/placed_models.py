@@ -8,11 +8,9 @@ import re
 
 import keras
 import numpy as np
-import pytest
 from keras import layers
 from tensorflow.python.eager import context
 
-from tests.testing.slow import SLOW_TESTS
 from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.extraction import trace_keras
 from tfplace.extraction.structure import skeleton
@@ -280,13 +278,3 @@ def handles(placement):
 def read_json(path):
   with open(path, encoding="utf-8") as file:
     return json.load(file)
-
-
-SLOW = pytest.mark.skipif(
-  not SLOW_TESTS, reason="slow: TFPLACE_SLOW_TESTS is not set"
-)
-
-
-def slow(*values):
-  """A parameter of a test that runs only where slow tests run."""
-  return pytest.param(*values, marks=SLOW)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import layers
 
+from tests.testing import placed_models as at
 from tests.testing.layer_cases.register import case, chain, floats, ints
 
 
@@ -213,3 +214,49 @@ def two_optimizers():
   model = Adversarial()
   options = {"judge_optimizer": keras.optimizers.Adam(0.01), "loss": None}
   return model, (floats(8, 4),), options
+
+
+@case
+def batch_norm():
+  model = at.conv_norm("net")
+  options = {"optimizer": at.adam(), "metrics": ["mae"]}
+  return model, at.batch("conv_norm"), options
+
+
+@case
+def masked_lstm():
+  model = chain(
+    (7,),
+    layers.Embedding(11, 5, mask_zero=True),
+    layers.LSTM(6, return_sequences=True),
+    layers.Dense(3),
+    dtype="int32",
+  )
+  return model, (ints(11, 8, 7), floats(8, 7, 3)), {"optimizer": at.adam()}
+
+
+class CtcLoss(layers.Layer):
+  """Adds the mean CTC loss of scores [batch, frames, symbols] for labels."""
+
+  def call(self, labels, scores):
+    count = keras.ops.shape(scores)[0]
+    losses = keras.ops.ctc_loss(
+      labels,
+      scores,
+      keras.ops.full((count,), labels.shape[1], "int32"),
+      keras.ops.full((count,), scores.shape[1], "int32"),
+    )
+    self.add_loss(keras.ops.mean(losses))
+    return scores
+
+
+@case
+def ctc_loss():
+  # Grappler cannot estimate its loops.
+  sound = keras.Input((12, 8), name="sound")
+  labels = keras.Input((4,), dtype="int32", name="labels")
+  hidden = layers.Dense(16, activation="relu")(sound)
+  scores = layers.Dense(6, name="scores")(hidden)
+  model = keras.Model([sound, labels], CtcLoss(name="ctc")(labels, scores))
+  batch = ([floats(8, 12, 8), 1 + ints(5, 8, 4)],)
+  return model, batch, {"loss": None, "optimizer": at.adam()}
