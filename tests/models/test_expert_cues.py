@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.testing.slow import SLOW
 from tfplace import cluster_preset, models
 from tfplace.core import Problem
 from tfplace.placers import place
@@ -23,6 +24,7 @@ CASES = {
 }
 
 
+@SLOW
 @pytest.mark.parametrize("name", CASES)
 def test_layers_or_cells_are_whole_and_contiguous(name):
   """Their convolutions, that is; of a cell the one that reads the last cell.

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.testing.slow import slow
 from tfplace import models
 from tfplace.errors import ExtractionError
 from tfplace.models import families, ptb
@@ -92,7 +93,7 @@ def test_split_is_24_to_8_without_overlap():
   assert sorted([*train, *test]) == list(MEMBERS)
 
 
-@pytest.mark.parametrize("family", ["ptb", "nmt"])
+@pytest.mark.parametrize("family", [slow("ptb"), "nmt"])
 def test_a_member_trains_and_extracts(family):
   """`cifar10` does in `test_models` and `test_expert_cues`: it takes long."""
   zoo = families.member(family, 31, **SMALL[family])

@@ -3,10 +3,12 @@
 import keras
 import pytest
 
+from tests.testing.slow import SLOW
 from tfplace import models
 from tfplace.errors import ExtractionError
 
 
+@SLOW
 def test_nasnet_has_the_weights_of_keras_own():
   """4 @ 1056, the mobile network, layer for layer the same sizes."""
   ours = models.build("nasnet", image_size=32).model
@@ -19,6 +21,7 @@ def _kernels(model):
   return sorted(tuple(w.shape) for w in model.weights)
 
 
+@SLOW
 def test_amoebanet_d_has_the_convolutions_of_its_cells():
   """Counts by hand, from the published list of operations.
 
@@ -53,6 +56,7 @@ def test_amoebanet_d_has_the_convolutions_of_its_cells():
   assert [end.output.shape[1] for end in ends] == [16, 8, 8, 4, 4, 2, 2]
 
 
+@SLOW
 def test_cells_end_in_layers_numbered_in_order():
   """`mixedN` is what the expert placer cuts at."""
   model = models.build("nasnet", image_size=32, num_blocks=1).model

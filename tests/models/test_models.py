@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.testing.slow import SLOW_TESTS
+from tests.testing.slow import SLOW, slow, slow_but
 from tfplace import cluster_preset, models
 from tfplace.core import Problem
 from tfplace.errors import ExtractionError
@@ -65,7 +65,10 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="module", params=sorted(TINY))
+@pytest.fixture(
+  scope="module",
+  params=slow_but(("inception_v3", "nmt", "rnnlm", "transformer_xl"), TINY),
+)
 def tiny(request):
   return models.build(request.param, **TINY[request.param])
 
@@ -75,16 +78,15 @@ def test_every_model_has_a_tiny_version_here():
 
 
 def test_twenty_steps_bring_the_loss_of_one_batch_down(tiny):
-  if tiny.name == "nasnet" and not SLOW_TESTS:
-    pytest.skip("slow: TFPLACE_SLOW_TESTS; AmoebaNet-D is of the same cells")
   x, y = tiny.sample(0)
   losses = [float(tiny.model.train_on_batch(x, y)) for _ in range(20)]
   assert np.isfinite(losses).all()
   assert losses[-1] < losses[0]
 
 
+@SLOW
 def test_the_training_step_of_a_model_of_cells_extracts_whole():
-  """NASNet, of the same cells, takes longer; the suite extracts every model."""
+  """NASNet, of the same cells, takes longer."""
   zoo = models.build("amoebanet_d", **TINY["amoebanet_d"])
   graph = sources.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
   count = collections.Counter(graph.types)
@@ -110,7 +112,7 @@ def test_sample_has_the_batch_size_and_depends_on_the_seed_only(tiny):
   assert {len(a) for a in first} == {tiny.batch_size}
 
 
-@pytest.mark.parametrize("name", ["gnmt", "rnnlm", "transformer_xl"])
+@pytest.mark.parametrize("name", [slow("gnmt"), "rnnlm", "transformer_xl"])
 def test_sequence_models_come_back_from_a_file(name, tmp_path):
   zoo = models.build(name, **TINY[name])
   zoo.model.save(tmp_path / "model.keras")
