@@ -11,6 +11,7 @@ import time
 import pytest
 
 import tfplace
+from tests.testing.slow import slow, slow_but
 from tfplace import core, formats
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
@@ -78,8 +79,9 @@ def problem(tmp_path):
 # Seconds after the handlers are in place; the imports take about one.
 @pytest.mark.parametrize(
   "way, number, after_s",
-  [("module", signal.SIGINT, s) for s in (0.0, 0.3, 3.0)]
-  + [("script", signal.SIGTERM, s) for s in (0.0, 0.6)],
+  [("module", signal.SIGINT, 0.3), ("script", signal.SIGTERM, 0.0)]
+  + [slow("module", signal.SIGINT, s) for s in (0.0, 3.0)]
+  + [slow("script", signal.SIGTERM, 0.6)],
 )
 def test_a_command_ends_from_its_first_moment_on(problem, number, after_s, way):
   command = ["-m", "tfplace.bin.place"]
@@ -169,7 +171,7 @@ def children_named(name, folder):
   return found
 
 
-@pytest.mark.parametrize("case", DOING)
+@pytest.mark.parametrize("case", slow_but(("writing", "deaf"), DOING))
 def test_a_command_ends_soon_whatever_it_does(tmp_path, case):
   number = [*SIGNALS][list(DOING).index(case) % 2]
   program = tmp_path / "tfplace-test"

@@ -14,7 +14,7 @@ from tests.testing.microbatched import (
   compiled,
   normal,
 )
-from tests.testing.slow import SLOW_TESTS
+from tests.testing.slow import SLOW
 
 layers, optimizers = keras.layers, keras.optimizers
 
@@ -129,7 +129,7 @@ def test_mixed_precision_up_to_its_rounding(name, policy):
   assert scales == [2.0**12, 2.0**12]
 
 
-@pytest.mark.skipif(not SLOW_TESTS, reason="slow: TFPLACE_SLOW_TESTS")
+@SLOW
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_mixed_precision_of_sequences_up_to_its_rounding(name, policy):
   policy(name)

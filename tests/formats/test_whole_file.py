@@ -89,8 +89,14 @@ TO_STDOUT = (
 )
 
 
-@pytest.mark.parametrize("kind", ["pipe", "file", "socket"])
-@pytest.mark.parametrize("name", ["/dev/stdout", "/proc/self/fd/1"])
+@pytest.mark.parametrize(
+  ("kind", "name"),
+  [
+    ("pipe", "/dev/stdout"),
+    ("file", "/proc/self/fd/1"),
+    ("socket", "/dev/stdout"),
+  ],
+)
 def test_standard_output_keeps_what_is_printed_around(tmp_path, kind, name):
   command = [sys.executable, "-c", TO_STDOUT, name]
   ours = tmp_path / "out"

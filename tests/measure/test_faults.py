@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.testing.slow import SLOW_TESTS
+from tests.testing.slow import slow
 from tests.testing.small_steps import Step, faulty_step
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.problem import Problem
@@ -26,7 +26,6 @@ KINDS = {
   "memory": "out_of_memory",
   "nan": "non_finite",
 }
-slow = pytest.mark.skipif(not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset")
 
 
 class Bench:
@@ -104,7 +103,7 @@ def listening(pids=None):
   return found
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=slow)])
+@pytest.mark.parametrize("count", [20, slow(200)])
 def test_one_fault_in_five_costs_no_other_measurement_and_leaves_nothing(
   count, monkeypatch, tmp_path
 ):

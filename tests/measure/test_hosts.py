@@ -15,6 +15,7 @@ import tensorflow as tf
 from tests.testing.harnesses import harness_of, when_stepping
 from tests.testing.patience import patiently
 from tests.testing.served_workers import await_true, serving, write_hosts
+from tests.testing.slow import SLOW
 from tfplace.bin import place
 from tfplace.core.problem import Problem
 from tfplace.cost import op_graph
@@ -146,6 +147,7 @@ def test_killed_worker_is_named_and_its_successor_measured_on(
   assert served[1].server_pid() != server
 
 
+@SLOW
 def test_worker_is_named_that_is_back_before_it_is_asked(
   served, hosts, trained, monkeypatch
 ):
@@ -170,6 +172,7 @@ def when_all_answer(check):
   return asked
 
 
+@SLOW
 def test_stopped_worker_is_named_in_time_and_can_be_used_when_it_goes_on(
   served, hosts, trained
 ):
@@ -202,6 +205,7 @@ def endless(device):
   return graph.as_graph_def().SerializeToString()
 
 
+@SLOW
 def test_a_step_without_end_is_given_up_and_ends_with_its_harness(
   served, hosts
 ):
@@ -309,6 +313,7 @@ def test_the_command_places_and_measures_on_hosts(
   assert set(told["busy_us"]) == {CPU_0, CPU_1}
 
 
+@SLOW
 def test_a_worker_that_stays_away_is_awaited_once(
   tmp_path, monkeypatch, trained
 ):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.testing.ports import reaches
 from tests.testing.served_workers import Served, await_true, children, serving
-from tests.testing.slow import SLOW_TESTS
+from tests.testing.slow import SLOW
 from tfplace.bin import worker
 
 
@@ -45,6 +45,7 @@ def test_it_serves_on_loopback_and_is_gone_after_a_signal():
     assert not reaches("127.0.0.2", other.port)
 
 
+@SLOW
 def test_a_signal_while_it_starts_ends_it_too():
   starting = Served("127.0.0.1:0")
   try:
@@ -57,6 +58,7 @@ def test_a_signal_while_it_starts_ends_it_too():
     starting.process.kill()
 
 
+@SLOW
 def test_its_server_does_not_outlive_it():
   starting = Served("127.0.0.1:0")
   assert await_true(lambda: children(starting.process.pid))
@@ -103,7 +105,7 @@ def test_help_says_that_nobody_is_asked_who_they_are(capsys):
   assert "no authentication" in out
 
 
-@pytest.mark.skipif(not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset")
+@SLOW
 def test_memory_of_a_large_message_is_returned_when_idle():
   """Empty nodes of 2 bytes each take 160 bytes as they are parsed."""
   nodes = b"\x0a\x00" * (5 << 20)

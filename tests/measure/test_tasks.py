@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.testing import task_commands
 from tests.testing.served_workers import Served, await_true
+from tests.testing.slow import SLOW
 from tfplace.bin import worker
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
@@ -74,6 +75,7 @@ def test_two_tasks_of_tf_config_measure_once(arguments, tmp_path):
     check_measured_once(processes, output)
 
 
+@SLOW
 def test_two_tasks_of_a_slurm_step_measure_once(arguments, tmp_path):
   port = task_commands.free_ports(2)
   environments = [task_commands.slurm(i, 2) for i in (0, 1)]
@@ -83,6 +85,7 @@ def test_two_tasks_of_a_slurm_step_measure_once(arguments, tmp_path):
     check_measured_once(processes, output)
 
 
+@SLOW
 def test_failed_command_of_the_first_task_ends_the_others(tmp_path):
   port = task_commands.free_ports(2)
   environments = [task_commands.slurm(i, 2) for i in (0, 1)]
@@ -98,6 +101,7 @@ def test_failed_command_of_the_first_task_ends_the_others(tmp_path):
   assert other[0] == 0, other[2]
 
 
+@SLOW
 def test_task_without_a_worker_measures_on_served_ones(arguments, tmp_path):
   port = task_commands.free_ports(2)
   addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
@@ -147,6 +151,7 @@ def test_missing_first_task_is_not_awaited_for_ever(monkeypatch):
       tasks.await_end(first)
 
 
+@SLOW
 def test_dead_worker_of_a_task_is_restarted():
   port = task_commands.free_ports(1)
   causes = []

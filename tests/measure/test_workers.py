@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.testing.patience import patiently
+from tests.testing.slow import SLOW
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -142,6 +143,7 @@ def test_worker_that_cannot_start_is_told_with_the_end_of_its_log(
     WorkerCluster(1).start()
 
 
+@SLOW
 def test_workers_die_with_a_killed_parent_even_when_stopped():
   parent = subprocess.Popen(
     [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True

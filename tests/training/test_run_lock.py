@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.testing import train_commands
+from tests.testing.slow import slow
 from tfplace import core, formats
 from tfplace.errors import TrainingError
 from tfplace.learned.training_process import only_run_in
@@ -30,7 +31,7 @@ def holding(folder):
   return process
 
 
-@pytest.mark.parametrize("end", ["exit", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("end", ["SIGKILL", slow("exit"), slow("SIGTERM")])
 def test_the_second_run_is_refused_until_the_first_has_ended(tmp_path, end):
   folder = tmp_path / "run"
   with holding(folder) as first:

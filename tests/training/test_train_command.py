@@ -13,6 +13,7 @@ import pytest
 
 from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, random_graph
+from tests.testing.slow import SLOW, slow
 from tfplace import core, formats
 from tfplace.bin import train
 from tfplace.learned.policies import load_policy
@@ -78,7 +79,7 @@ def whole(tmp_path_factory):
 
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("dask", [[], ["--dask=local"]])
+@pytest.mark.parametrize("dask", [[], slow(["--dask=local"])])
 def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(
   tiny, whole, dask
 ):
@@ -112,6 +113,7 @@ def test_scalars_of_a_run_are_read_by_tensorboard(whole):
   check_scalars(scalars_of(whole / "whole" / "logs"), whole)
 
 
+@SLOW
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
 def test_minutes_end_a_run_that_can_go_on(tiny):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tests.testing.slow import SLOW_TESTS
+from tests.testing.slow import SLOW
 from tfplace import Simulator
 from tfplace.learned import learner_type, sampling
 from tfplace.learned.decisions import group_decisions
@@ -144,7 +144,7 @@ def slowly(*args):
   return sampling.run_part(*args)
 
 
-@pytest.mark.skipif(not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset")
+@SLOW
 @pytest.mark.usefixtures("eagerly")
 @pytest.mark.parametrize("number", [1, 2])
 def test_workers_killed_in_training_change_nothing(caplog, number):
