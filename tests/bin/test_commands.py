@@ -143,7 +143,7 @@ def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
 @pytest.mark.parametrize(
   ("flags", "tolerance"), [([], None), (["--traffic_tolerance=0.005"], 0.005)]
 )
-def test_time_is_given_up_for_less_traffic_only_where_it_is_asked_for(
+def test_time_is_given_up_for_less_traffic_only_on_request(
   flags, tolerance, graph_file, cluster_file, monkeypatch
 ):
   asked, real = [], place.make_plan

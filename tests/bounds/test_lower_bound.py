@@ -41,7 +41,7 @@ def test_never_above_the_optimum_nor_below_the_simple_bound(block):
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_never_above_the_optimum_where_messages_take_time_of_devices(block):
+def test_never_above_the_optimum_where_messages_take_time(block):
   for seed in range(250 * block, 250 * (block + 1)):
     problem = tiny_problems.costly_problem(seed)
     best, _ = exact.optimum(problem)

@@ -18,7 +18,7 @@ ONE = Evaluation(
 )
 
 
-def test_the_ratio_to_the_bound_is_what_another_placement_could_gain():
+def test_the_ratio_to_the_bound_is_what_could_be_gained():
   assert ONE.ratio_to_bound == 1.5
 
 

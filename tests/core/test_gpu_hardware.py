@@ -61,7 +61,7 @@ def test_a_card_is_described_from_its_data_sheet():
   )
 
 
-def test_tensor_peaks_follow_from_the_capability_where_none_are_given():
+def test_tensor_peaks_follow_from_the_capability():
   described = {
     "environment": {"architecture": "8.0"},
     "num_cores": 108,

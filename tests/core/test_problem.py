@@ -60,7 +60,7 @@ def test_bound_is_the_longest_path_where_that_is_larger():
   assert problem.lower_bound_us == 5
 
 
-def test_bound_is_the_work_and_overhead_per_device_where_that_is_larger():
+def test_bound_is_the_work_per_device_where_that_is_larger():
   # 4 free ops of 6 us and one of 0: work 24, busy ops 4, two beyond the two
   # devices, smallest overhead 1.5: (24 + 2 * 1.5) / 2 = 13.5.
   ops = [op(str(i), 6, 6) for i in range(4)] + [op("zero", 0, 0)]
@@ -128,7 +128,7 @@ def test_graph_imports_without_tensorflow():
 
 
 @pytest.mark.parametrize("edge", [("a", 0, "b"), (0, 1), (0, 0, None)])
-def test_an_edge_that_is_not_three_integers_is_refused_by_its_value(edge):
+def test_an_edge_that_is_not_three_integers_is_refused(edge):
   ops = [OpSpec(name, "Op", {"GPU": 1.0}, [1.0]) for name in "ab"]
   with pytest.raises(FormatError, match="three integers") as error:
     build_graph("g", ops, [(0, 0, 1), edge])

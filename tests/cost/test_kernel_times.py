@@ -69,7 +69,7 @@ def test_a_gpu_without_tensor_cores_multiplies_halves_as_floats():
   assert 0.8 < other / one <= 1.001  # only memory traffic is less
 
 
-def test_winograd_makes_wide_3x3_convolutions_faster_than_the_peak():
+def test_winograd_makes_wide_3x3_convolutions_beat_the_peak():
   kernel = _convolution(28, 256, 256)
   flops = 2 * 32 * 28**2 * 256 * 256 * 9
   (time_us,) = _us("v100", kernel)

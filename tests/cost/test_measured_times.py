@@ -20,7 +20,7 @@ def _graph():
   return build_graph("g", ops, [])
 
 
-def test_timed_ops_take_their_time_and_others_are_scaled_by_the_median():
+def test_ops_without_times_are_scaled_by_the_median():
   # a: 12 / 4 = 3, b: 2 / 1 = 2, so the median is 2.5 and c takes 5.
   graph = with_measured_times(_graph(), "GPU", {"a": 12.0, "b": 2.0})
   np.testing.assert_equal(graph.time_us["GPU"], [12.0, 2.0, 0.0, NAN, 5.0])

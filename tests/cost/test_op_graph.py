@@ -54,7 +54,7 @@ def _op(graph, name):
   }
 
 
-def test_a_matmul_takes_its_flops_over_peak_plus_bytes_over_bandwidth():
+def test_a_matmul_takes_flops_over_peak_and_its_bytes():
   graph = op_graph(
     _traced(_matmul), cluster_preset("k80x2"), cost_model="grappler"
   )
@@ -69,7 +69,7 @@ def test_a_matmul_takes_its_flops_over_peak_plus_bytes_over_bandwidth():
   )
 
 
-def test_a_convolution_takes_its_flops_over_peak_plus_bytes_over_bandwidth():
+def test_a_convolution_takes_flops_over_peak_and_its_bytes():
   def build():
     image, kernel = _placeholder([8, 32, 32, 16]), tf.zeros([3, 3, 16, 64])
     return tf.nn.conv2d(image, kernel, 1, "SAME", name="convolution")
@@ -194,7 +194,7 @@ def test_devices_that_say_nothing_get_default_hardware():
     np.testing.assert_array_equal(graph.time_us[kind], preset.time_us[kind])
 
 
-def test_kinds_of_other_names_take_kernels_of_their_hardwares_type():
+def test_kinds_of_other_names_take_kernels_of_their_type():
   k80 = cluster_preset("k80x1").devices[0].extra
   cluster = _cluster(("/device:GPU:0", "old", 1e9, 0.0, k80))
   graph = op_graph(_traced(_matmul), cluster)

@@ -73,7 +73,7 @@ def _losses(is_extracted):
   return model.fit(x, y, epochs=3, verbose=0).history["loss"]
 
 
-def test_a_model_with_a_function_of_its_own_trains_after_extraction():
+def test_a_model_with_its_own_function_trains_after_extraction():
   assert _losses(is_extracted=True) == _losses(is_extracted=False)
 
 

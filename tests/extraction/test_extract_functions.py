@@ -104,7 +104,7 @@ def test_a_call_without_outputs_still_has_its_effect():
       assert session.run(read) == 6.0
 
 
-def test_an_argument_passed_through_waits_for_the_call_s_control_inputs():
+def test_an_argument_passed_through_waits_for_control_inputs():
   graph = tf.Graph()
   with graph.as_default():
 
@@ -179,7 +179,7 @@ def test_only_the_taken_branch_has_its_effects():
   assert steps == [[22.0, 11.0, 7.0], [1.0, 11.0, 5.0], [3.0, 14.0, 7.0]]
 
 
-def test_a_call_in_an_untaken_branch_is_dead_though_it_ignores_its_input():
+def test_a_call_in_an_untaken_branch_is_dead():
   variable = tf.Variable(0.0, name="v")
 
   @tf.function
@@ -297,7 +297,7 @@ def test_a_missing_function_is_refused_by_name():
     inline.inline_functions(graph_def)
 
 
-def test_calls_of_calls_that_would_fill_the_memory_are_refused_at_once():
+def test_calls_of_calls_that_would_fill_the_memory_are_refused():
   graph_def = tf.compat.v1.GraphDef()
   for level in range(40):  # 2 ** 40 nodes
     function = graph_def.library.function.add()
@@ -363,7 +363,7 @@ def test_captured_constants_and_variables_keep_their_values():
   np.testing.assert_array_equal(result, [7.0, 9.0, 11.0])
 
 
-def test_an_unknown_batch_is_filled_and_another_dimension_refused():
+def test_an_unknown_batch_is_filled_another_dimension_refused():
   @tf.function
   def step(x):
     return tf.reduce_sum(x, axis=1)

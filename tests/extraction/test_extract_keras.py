@@ -267,7 +267,7 @@ def test_sample_weights_weigh_the_loss():
   assert fetched[0] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_sample_of_inputs_alone_takes_its_targets_from_the_loss():
+def test_a_sample_of_inputs_takes_its_targets_from_the_loss():
   traced = extract.trace_keras(_model(_dense), sample=np.ones((2, 8)))
   assert [f.shape for f in traced.feeds.values()] == [(2, 8), (2,)]
   assert [f.value is None for f in traced.feeds.values()] == [False, True]
@@ -291,7 +291,7 @@ def test_training_an_uncompiled_model_is_refused():
     extract.trace_keras(model, BATCH)
 
 
-def test_an_unknown_dimension_is_refused_by_the_name_of_its_input():
+def test_an_unknown_dimension_is_refused_by_its_input():
   inputs = keras.Input((None, 3), name="words")
   model = keras.Model(inputs, LAYERS.LSTM(2)(inputs))
   model.compile("sgd", "mse")

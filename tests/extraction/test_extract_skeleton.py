@@ -35,7 +35,7 @@ def _unique(x):
   return tf.raw_ops.UniqueV2(x=x, axis=[0], name="unique").y
 
 
-def test_edges_are_single_and_control_edges_stay_beside_data_edges():
+def test_edges_are_single_and_control_edges_stay():
   def build():
     a = tf.constant(1.0, name="a")
     b, c = tf.split(tf.stack([a, a], name="s"), 2, name="p")

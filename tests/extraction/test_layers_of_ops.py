@@ -105,7 +105,7 @@ def graph(*nodes):
   return graph_def
 
 
-def test_a_slot_and_all_that_changes_it_are_found_from_the_variable():
+def test_a_slot_and_what_changes_it_follow_from_the_variable():
   # Momentum: slot <- slot * rate + gradient; variable <- variable - slot.
   found = with_updates(
     graph(
@@ -128,7 +128,7 @@ def test_a_slot_and_all_that_changes_it_are_found_from_the_variable():
   assert found == dict.fromkeys(updates.split(), ("a",))
 
 
-def test_each_gradient_that_is_clipped_together_is_known_by_its_place():
+def test_each_gradient_clipped_together_is_known_by_its_place():
   def variable(name, output):
     return (
       (name, "VarHandleOp"),
@@ -176,7 +176,7 @@ def test_a_sum_of_gradients_is_in_the_layer_that_needs_it():
   assert not {"x", "loss"} & set(found)
 
 
-def test_what_a_gradient_outside_of_layers_is_computed_of_is_no_update():
+def test_what_a_gradient_outside_of_layers_needs_is_no_update():
   found = with_updates(
     graph(
       ("kernel", "VarHandleOp"),

@@ -247,7 +247,7 @@ PARTLY = ("convolutional", "masked", "added_loss", "summed", "mean_by_weights")
 
 
 @pytest.mark.parametrize("name", MODELS if SLOW_TESTS else PARTLY)
-def test_a_batch_of_less_examples_than_microbatches_is_the_whole_batch(name):
+def test_a_batch_smaller_than_its_microbatches_is_the_whole_one(name):
   # 22 examples in batches of 7: the last has 1, and 3 of 4 parts have none.
   build, make, options = MODELS[name]
   fit = {"batch_size": 7, "epochs": 2}

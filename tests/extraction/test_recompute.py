@@ -89,7 +89,7 @@ def test_ten_steps_equal_those_that_keep_activations(steps, microbatches):
     np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
-def test_nothing_with_state_is_cloned_and_roots_wait_for_a_gradient(steps):
+def test_nothing_with_state_is_cloned_and_roots_wait(steps):
   step = steps("all", 1)
   found = {node.name: node for node in clones(step)}
   names = {node.name for node in step.graph_def.node}

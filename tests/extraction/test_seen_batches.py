@@ -127,7 +127,7 @@ def test_of_changing_shapes_the_first_since_compile_are_taken():
   assert shapes(batch_spec(model, 3, "train", None))[0] == (3, 11)
 
 
-def test_the_step_of_a_model_of_its_own_gets_the_data_it_was_fitted_with():
+def test_an_own_step_gets_the_data_it_was_fitted_with():
   model = Encoder(name="own")
   model.compile("sgd")
   x = RNG.random((8, 6), np.float32)
@@ -136,7 +136,7 @@ def test_the_step_of_a_model_of_its_own_gets_the_data_it_was_fitted_with():
   assert [tuple(f.shape) for f in traced.feeds.values()] == [(4, 6)]
 
 
-def test_a_subclassed_model_that_was_called_or_loaded_knows_its_inputs(
+def test_a_called_or_loaded_subclassed_model_knows_its_inputs(
   tmp_path,
 ):
   model = Encoder(name="own")

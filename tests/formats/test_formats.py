@@ -244,7 +244,7 @@ def test_broken_cluster_is_refused_by_element_and_value(tmp_path, case):
   assert words in str(caught.value)
 
 
-def test_costs_of_messages_round_trip_and_are_left_out_where_they_are_0(
+def test_costs_of_messages_round_trip_and_zeros_are_left_out(
   tmp_path,
 ):
   costs = {"send_us": 2, "send_us_per_byte": 0.25, "recv_us_per_byte": 0.5}

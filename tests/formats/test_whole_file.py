@@ -214,9 +214,7 @@ def leave_behind(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(
-  tmp_path, kind
-):
+def test_what_a_killed_process_left_goes_what_is_in_use_stays(tmp_path, kind):
   leave_behind(tmp_path, kind)
   (left,) = os.listdir(tmp_path)
   code = (

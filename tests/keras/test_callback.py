@@ -589,7 +589,7 @@ def test_an_unplaced_model_is_named():
     fit(at.build("dense"), "dense", [tfplace.PlacementCallback()])
 
 
-def test_a_placement_without_costs_is_timed_and_not_planned_again(caplog):
+def test_a_placement_without_costs_is_only_timed(caplog):
   model = tfplace.place_model(at.build("dense"), placement=at.SPLIT)
   history = fit(model, "dense", [tfplace.PlacementCallback()], epochs=2)
   assert "was given by names, without costs: give place_model" in caplog.text

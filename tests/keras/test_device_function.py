@@ -31,7 +31,7 @@ def test_the_plan_names_the_device():
   assert (got["a"], got["b"]) == ("1", "2")
 
 
-def test_an_op_of_the_planned_name_and_another_type_is_not_the_planned_op():
+def test_an_op_of_another_type_is_not_the_planned_op():
   def step():
     tf.constant(1.0, name="a")
 
@@ -65,7 +65,7 @@ def test_an_unplanned_gradient_follows_its_forward_op():
   assert {got[name] for name in products} == {"2"}
 
 
-def test_an_op_on_a_variable_is_where_the_variable_is_whatever_the_plan():
+def test_an_op_on_a_variable_is_where_the_variable_is():
   with tf.device(CPU + "2"):
     variable = tf.Variable([1.0])
 

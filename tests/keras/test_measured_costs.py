@@ -83,7 +83,7 @@ def _state(model):
   return values, np.random.get_state()[1].tolist(), random.getstate()
 
 
-def test_measuring_changes_nothing_of_the_model_nor_random_states():
+def test_measuring_changes_neither_model_nor_random_states():
   model = at.build("lstm")  # with dropout, and so with seeds
   at.losses(model, "lstm", 2)
   kinds = {type(v).__name__ for v in state.variables(model)}
@@ -131,7 +131,7 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   assert other.costs == "estimated" and "Estimated op times" in other.notes[0]
 
 
-def test_this_processs_devices_are_measured_and_described_ones_estimated():
+def test_own_devices_are_measured_and_described_ones_estimated():
   options = {"strategy": "single", "batch_size": at.BATCH}
   model = tfplace.place_model(at.build("dense"), **options)
   assert model.placement.costs == "measured"
@@ -153,7 +153,7 @@ def test_a_step_that_cannot_run_beside_its_model_is_estimated(caplog):
   assert "estimated costs: " in caplog.text and "table" in caplog.text
 
 
-def test_costs_that_do_not_exist_and_what_cannot_be_measured_are_named():
+def test_unknown_costs_and_what_cannot_be_measured_are_named():
   model = at.build("dense")
   with pytest.raises(TfplaceError, match="unknown cost model 'guess'"):
     plan(model, costs="guess")

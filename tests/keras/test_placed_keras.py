@@ -184,7 +184,7 @@ def functions_as_graphs():
 
 @pytest.mark.usefixtures("functions_as_graphs")
 @pytest.mark.parametrize("said", EAGER)
-def test_what_runs_eagerly_is_refused_when_placed_and_when_it_is_run(said):
+def test_what_runs_eagerly_is_refused_when_placed_and_when_run(said):
   model = at.build("dense")
   EAGER[said](model)
   with pytest.raises(ApplyError, match=f"'net' cannot be placed.*{said}"):

@@ -109,7 +109,7 @@ def _twins():
 
 
 @pytest.mark.parametrize("kind", ["twins", "lstm", "conv_norm"])
-def test_a_plan_and_its_explanation_have_the_users_names_of_layers(kind):
+def test_a_plan_and_its_explanation_name_the_users_layers(kind):
   model = _twins() if kind == "twins" else at.build(kind)
   sample = None if kind == "twins" else at.batch(kind)
   plan = tfplace.plan_model(model, _cluster(), strategy="m_etf", sample=sample)
@@ -155,7 +155,7 @@ def test_what_is_kept_together_is_on_one_device(kind):
   assert len(plan.devices) > 1
 
 
-def test_ops_outside_of_layers_are_kept_together_by_a_pattern_of_names():
+def test_ops_outside_of_layers_are_kept_together_by_pattern():
   pattern = "gradient_tape/*"
   _, plan = _plan(keep_together=[pattern])
   found = {d for n, d in plan.assignments.items() if n.startswith(pattern[:-1])}
@@ -285,7 +285,7 @@ def _trained():
   return model
 
 
-def test_a_plan_fits_a_subclassed_model_saved_and_loaded_and_back(tmp_path):
+def test_a_plan_fits_a_subclassed_model_saved_and_loaded(tmp_path):
   model = _trained()
   model.save(tmp_path / "m.keras")
   _, placement = at.unit_placement(model, "subclassed")
@@ -362,7 +362,7 @@ def _jit_model(jit_compile):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_xla_is_kept_where_the_model_stays_and_off_where_it_is_placed(early):
+def test_xla_is_kept_where_the_model_stays_on_one_device(early):
   # Planned in the middle of the first fit; compiled before or after placing.
   x, y = at.batch("dense")
   slow, fast = _cluster(1e-3, 1e6), _cluster()

@@ -91,7 +91,7 @@ def test_without_a_loss_it_plans_at_the_fit_after_compile():
   assert model.placement.training
 
 
-def test_a_plan_outlives_another_loss_optimizer_and_frozen_layers():
+def test_a_plan_outlives_another_loss_and_frozen_layers():
   model = at.build("dense")
   tfplace.place_model(model, FAST, strategy="m_etf", batch_size=at.BATCH)
   assert len(model.placement.devices) > 1

@@ -71,7 +71,7 @@ def test_it_serves_the_same_outputs_on_the_planned_devices(kind, tmp_path):
   assert len({v.device for v in loaded.variables}) > 1
 
 
-def test_loaded_without_options_only_reads_of_variables_are_elsewhere(tmp_path):
+def test_without_options_only_reads_of_variables_are_elsewhere(tmp_path):
   source = _export("two_inputs", tmp_path)
   placement, output = _place(source)
   expected, _, _ = _serve(source, _inputs("two_inputs"))
@@ -83,7 +83,7 @@ def test_loaded_without_options_only_reads_of_variables_are_elsewhere(tmp_path):
     assert node.device == planned or node.type == "ReadVariableOp", node
 
 
-def test_the_nodes_of_the_files_functions_name_the_planned_devices(tmp_path):
+def test_nodes_of_the_files_functions_name_planned_devices(tmp_path):
   source = _export("two_inputs", tmp_path)
   placement, output = _place(source)
   written = safe_loading.read(str(output)).meta_graphs[0]
@@ -258,9 +258,7 @@ def _cluster(folder):
   return path
 
 
-def test_the_command_writes_a_model_that_serves_as_its_placement_says(
-  tmp_path, capsys
-):
+def test_the_command_writes_a_model_that_serves_as_placed(tmp_path, capsys):
   source = _export("two_inputs", tmp_path)
   output, plan = tmp_path / "out", str(tmp_path / "p.json")
   flags = [

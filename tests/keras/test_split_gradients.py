@@ -346,7 +346,7 @@ def test_forward_that_uses_the_whole_batch_is_refused(kind):
     split_trace(kind)
 
 
-def test_loss_shown_by_a_metric_of_the_model_is_that_of_the_batch():
+def test_loss_shown_by_a_metric_is_that_of_the_batch():
   expected = fitted(build(Shown))
   model = build(Shown)
   batch = (X[:BATCH], Y[:BATCH], WEIGHTS[:BATCH])

@@ -47,7 +47,7 @@ def test_clusters_keep_groups_whole_and_kinds_apart():
   assert (decisions.allowed[decisions.decision_of] == problem.allowed).all()
 
 
-def test_a_placement_of_clusters_survives_the_way_to_ops_and_back():
+def test_a_placement_of_clusters_survives_the_way_to_ops():
   problem = problem_of(random_graph(50, seed=2), gpus(3))
   decisions = group_decisions(problem, max_decisions=10)
   choices = np.random.default_rng(0).integers(
@@ -99,7 +99,7 @@ def test_sizes_that_merge_nothing_count_once():
   assert [d.num_decisions for d in decisions_at(problem, [8, 8])] == [8]
 
 
-def test_no_cluster_mixes_microbatches_or_loses_variables_in_a_few():
+def test_no_cluster_mixes_microbatches_or_loses_variables():
   # A variable of each layer feeds that layer in four microbatches; all
   # activations are small, so that bytes alone would merge across microbatches.
   ops = [

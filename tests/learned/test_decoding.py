@@ -70,7 +70,7 @@ def test_least_traffic_keeps_a_chain_on_one_device():
   assert len(set(choice.tolist())) == 1
 
 
-def test_transfers_and_clocks_are_as_simulated_on_a_chain_across_devices():
+def test_transfers_and_clocks_of_a_chain_are_as_simulated():
   # 10 us, 4,000 bytes at 4,000 B/us and 2 us, 20 us: the third op, of 5 us,
   # could start at 10 + 3 + 20 = 33 where the second is, and 3 later elsewhere.
   graph = ops([10.0, 20.0, 5.0], [(0, 1), (1, 2)], 4000.0)

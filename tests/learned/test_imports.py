@@ -33,7 +33,7 @@ def imported(path):
       yield (node.module or "").split(".")[0]
 
 
-def test_libraries_that_need_keras_2_are_imported_behind_the_check_only():
+def test_libraries_that_need_keras_2_are_behind_the_check():
   found = {
     path.relative_to(LEARNED).as_posix()
     for path in LEARNED.rglob("*.py")
@@ -42,7 +42,7 @@ def test_libraries_that_need_keras_2_are_imported_behind_the_check_only():
   assert found == {"train/__init__.py"}
 
 
-def test_a_module_works_or_says_that_training_needs_its_own_process():
+def test_a_module_works_or_says_that_it_needs_its_own_process():
   environment = {**os.environ, "PYTHONPATH": str(LEARNED.parent.parent)}
   environment.pop("TF_USE_LEGACY_KERAS", None)
   done = subprocess.run(

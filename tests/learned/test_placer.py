@@ -73,7 +73,7 @@ def test_runs_with_keras_3_and_without_the_training_packages(tmp_path):
   assert here.evaluation.step_time_us == found["step_time_us"]
 
 
-def test_placement_is_allowed_feasible_and_no_worse_than_what_was_tried():
+def test_placement_is_allowed_and_no_worse_than_what_was_tried():
   problem = problem_of(random_graph(80, 7, cpu_only=True), gpus(2, cpu=True))
   result = place(problem)
   assert result.strategy == "gdp" and result.evaluation.feasible
@@ -119,7 +119,7 @@ def test_evaluations_are_bounded():
   assert place(problem, max_evaluations=3).evaluations == 3
 
 
-def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(monkeypatch):
+def test_places_at_the_numbers_of_decisions_it_was_trained_at(monkeypatch):
   problem = problem_of(random_graph(60, seed=3), gpus(3))
   monkeypatch.setattr(policies.Policy, "decisions", lambda self: (5, None))
   logits, seen = policies.Policy.logits, []

@@ -118,7 +118,7 @@ def test_excess_is_that_of_the_fullest_device():
   assert look.feasible_us[0] == np.inf and look.feasible_us[1] == 1.0
 
 
-def test_an_evaluator_without_starts_gives_those_without_communication():
+def test_an_evaluator_without_starts_ignores_communication():
   decisions, simulator = _with_simulator(diamond())
 
   class Measured:

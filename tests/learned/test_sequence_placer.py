@@ -93,7 +93,7 @@ def test_the_best_of_the_argmax_and_samples_within_the_budget(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_places_at_the_numbers_of_decisions_that_it_was_trained_at(
+def test_places_at_the_numbers_of_decisions_it_was_trained_at(
   policies, strategy, problem, monkeypatch
 ):
   asked = []

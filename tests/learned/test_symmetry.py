@@ -26,7 +26,7 @@ def test_a_device_with_another_link_is_a_class_of_its_own(field):
   assert symmetry.device_classes(cluster).tolist() == [0, 1, 2]
 
 
-def test_devices_that_share_a_channel_differ_from_one_that_does_not():
+def test_devices_that_share_a_channel_differ_from_another():
   cluster = gpus(3)
   links = tuple(
     dataclasses.replace(link, channel="bus")

@@ -63,7 +63,7 @@ def steps(problem, rows):
   ],
   ids=str,
 )
-def test_steps_of_other_placements_are_right_once_links_are_fitted(
+def test_steps_of_other_placements_are_right_with_fitted_links(
   problem, factors
 ):
   real = Real(problem, factors)
@@ -135,7 +135,7 @@ def test_placements_that_failed_are_left_out(problem):
   assert fit.fit_runs(problem, rows, nothing) == Factors()
 
 
-def test_ops_that_take_longer_beside_others_are_told_from_messages(problem):
+def test_ops_slowed_by_others_are_told_from_messages(problem):
   factors = Factors(message=2.0, bytes=2.0, work=1.2)
   rows = calibration.samples(problem, 0, two_and_two)
   ran = Real(problem, factors).evaluate(rows)

@@ -93,7 +93,7 @@ def test_balanced_devices_are_all_at_work(problem):
   assert np.bincount(free).tolist() == [DEPTH * WIDTH // 2] * 2
 
 
-def test_balanced_ops_are_where_they_may_be_and_groups_stay_together():
+def test_balanced_ops_are_allowed_and_groups_stay_together():
   mixed = chains("GPU", "CPU")
   row = placements.balanced(mixed, (0, 1), message_us=0.0)
   assert mixed.allowed[np.arange(len(row)), row].all()

@@ -104,7 +104,7 @@ def listening(pids=None):
 
 
 @pytest.mark.parametrize("count", [20, slow(200)])
-def test_one_fault_in_five_costs_no_other_measurement_and_leaves_nothing(
+def test_one_fault_in_five_costs_no_other_measurement(
   count, monkeypatch, tmp_path
 ):
   monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -145,7 +145,7 @@ def test_a_nan_that_one_device_does_not_yield_is_the_placements(workers):
   assert "none with every op on one device" in evaluation.extra["error"]
 
 
-def test_a_process_that_does_not_start_again_is_not_the_placements_fault(
+def test_a_process_that_does_not_restart_is_no_placements_fault(
   trained, monkeypatch
 ):
   workers = WorkerCluster(1, startup_timeout_s=0.01)
@@ -175,7 +175,7 @@ def test_a_child_takes_its_own_children_along(workers):
     assert os.getpgid(pid) == pid
 
 
-def test_children_leave_no_core_file_and_are_the_first_to_lack_memory(workers):
+def test_children_leave_no_core_file_and_lack_memory_first(workers):
   workers.start()
   for pid in workers.pids:
     limits = pathlib.Path(f"/proc/{pid}/limits").read_text().splitlines()

@@ -151,9 +151,7 @@ def test_seconds_are_shared_and_what_was_measured_counts(workers, trained):
   assert math.isinf(late.step_time_us)
 
 
-def test_profile_and_calibration_are_bounded_and_say_what_they_do(
-  workers, trained
-):
+def test_profile_and_calibration_are_bounded_and_tell(workers, trained):
   said = []
   problem = problem_on(workers, trained.graph)
   live = OpenCluster(problem.cluster, workers)

@@ -173,7 +173,7 @@ def when_all_answer(check):
 
 
 @SLOW
-def test_stopped_worker_is_named_in_time_and_can_be_used_when_it_goes_on(
+def test_stopped_worker_is_named_and_used_when_it_goes_on(
   served, hosts, trained
 ):
   harness = harness_of(hosts, trained, steps=10**7, timeout_s=3)
@@ -206,9 +206,7 @@ def endless(device):
 
 
 @SLOW
-def test_a_step_without_end_is_given_up_and_ends_with_its_harness(
-  served, hosts
-):
+def test_a_step_without_end_is_given_up_with_its_harness(served, hosts):
   server = served[1].server_pid()
   hosts.start()
   before = used_ticks(server)

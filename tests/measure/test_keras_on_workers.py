@@ -40,7 +40,7 @@ def step():
   return traced, losses
 
 
-def test_split_training_has_the_losses_of_keras_and_a_full_profile(
+def test_split_training_has_keras_losses_and_a_full_profile(
   step, workers, quick_links
 ):
   traced, keras_losses = step

@@ -103,7 +103,7 @@ def test_a_request_that_grpc_repeated_is_sent_once_more(failures):
     assert found.extra["error_kind"] == "lost"
 
 
-def test_a_step_too_large_for_one_device_is_profiled_on_all_of_its_kind():
+def test_a_step_too_large_for_one_device_is_profiled_on_all():
   problem, traced = four_ops()
   small = Small()
   found = profile(problem, traced, small)
@@ -115,12 +115,12 @@ def test_a_step_too_large_for_one_device_is_profiled_on_all_of_its_kind():
 TIMES = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 0.0}
 
 
-def test_overhead_is_what_the_step_took_beyond_its_kernels_per_op():
+def test_overhead_is_what_a_step_took_beyond_kernels_per_op():
   # 3 ops of nonzero time take 60 us of a step of 90: 15 us twice between them.
   assert profiling.fitted(TIMES, 90.0) == (TIMES, 15.0)
 
 
-def test_ops_that_tracing_slowed_down_add_up_to_the_step_without_it():
+def test_ops_slowed_by_tracing_add_up_to_the_step_without_it():
   halved = {"a": 5.0, "b": 10.0, "c": 15.0, "d": 0.0}
   assert profiling.fitted(TIMES, 30.0) == (halved, 0.0)
   # On several devices ops overlap, and the sum tells nothing.
@@ -128,7 +128,7 @@ def test_ops_that_tracing_slowed_down_add_up_to_the_step_without_it():
 
 
 @pytest.mark.parametrize("step_us", [40.0, 60.0, 95.0])
-def test_on_one_device_the_simulated_step_is_the_one_that_was_timed(step_us):
+def test_on_one_device_the_simulated_step_is_the_timed_one(step_us):
   times, overhead_us = profiling.fitted(TIMES, step_us)
   ops = [OpSpec(name, "Relu", {"CPU": 1.0}, [4.0]) for name in TIMES]
   graph = build_graph("g", ops, [(3, 0, 0), (0, 0, 1), (1, 0, 2)])

@@ -34,7 +34,7 @@ def traced_problem(model, cluster, microbatches):
   return Problem(sources.op_graph(traced, cluster), cluster), traced
 
 
-def test_a_step_that_is_too_large_runs_with_one_microbatch_in_flight():
+def test_a_step_too_large_runs_with_one_microbatch_in_flight():
   model = deep_model()
   with WorkerCluster(1, memory_limit_bytes=MEMORY_BYTES) as workers:
     cluster = workers.cluster()

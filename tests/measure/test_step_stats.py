@@ -70,7 +70,7 @@ def test_peak_is_that_of_allocations_less_releases_over_time():
   assert step_stats.parse(stats, {"a"}).peak_bytes == {CPU: 160}
 
 
-def test_kernels_on_a_gpus_streams_replace_the_time_of_their_launch():
+def test_kernels_on_a_gpus_streams_replace_their_launch():
   stats = step_stats_pb2.StepStats()
   add(stats.dev_stats.add(device=GPU), "a", 1, 2)
   streams = stats.dev_stats.add(device="/device:GPU:0/stream:all")

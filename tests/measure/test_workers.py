@@ -102,7 +102,7 @@ def test_workers_load_tensorflow_and_not_keras(workers):
     assert "/matplotlib/" not in mapped
 
 
-def test_workers_are_gone_after_an_interrupt_in_the_middle_of_a_step(trained):
+def test_workers_are_gone_after_an_interrupt_in_a_step(trained):
   def interrupt(signum, frame):
     raise KeyboardInterrupt
 
@@ -132,9 +132,7 @@ def test_workers_are_gone_after_an_interrupt_in_the_middle_of_a_step(trained):
     workers.start()
 
 
-def test_worker_that_cannot_start_is_told_with_the_end_of_its_log(
-  monkeypatch, tmp_path
-):
+def test_worker_that_cannot_start_is_told_with_its_log(monkeypatch, tmp_path):
   broken = tmp_path / "python"
   broken.write_text("#!/bin/sh\necho no such library >&2\nexit 3\n")
   broken.chmod(0o755)
@@ -161,7 +159,7 @@ def test_workers_die_with_a_killed_parent_even_when_stopped():
     parent.stdout.close()
 
 
-def test_startup_that_takes_too_long_is_an_error_and_leaves_nobody():
+def test_startup_that_takes_too_long_leaves_nobody():
   workers = WorkerCluster(1, startup_timeout_s=0.01)
   with pytest.raises(ChildError, match="starting worker 0: no answer") as info:
     workers.start()

@@ -124,7 +124,7 @@ def test_sequence_models_come_back_from_a_file(name, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "hears"), [("nmt", False), ("gnmt", True)])
-def test_only_gnmts_bottom_layer_hears_the_last_word_at_the_first(name, hears):
+def test_only_gnmts_bottom_layer_hears_the_last_word_first(name, hears):
   sizes = {**TINY[name], "layers": 2}
   translator = models.build(name, **sizes).model.get_layer("translator")
   first, _ = translator._encode(tf.constant([[1, 2, 3, 4]]))

@@ -48,7 +48,7 @@ def test_scores_are_of_contents_and_of_distances():
         assert scores[0, head, query, key] == pytest.approx(expected)
 
 
-def test_span_has_a_sinusoid_for_each_distance_and_hides_what_comes_after():
+def test_span_has_a_sinusoid_per_distance_and_hides_the_future():
   span = transformer_layer.span(LENGTH, MEMORY, units=4)
   positions = span.positions.numpy()
   assert positions.shape == (MEMORY + LENGTH, 4)
@@ -64,7 +64,7 @@ def test_span_has_a_sinusoid_for_each_distance_and_hides_what_comes_after():
   assert (span.mask.numpy()[~hidden] == 0).all()
 
 
-def test_memory_carries_over_from_segment_to_segment_and_step_to_step():
+def test_memory_carries_over_between_segments_and_steps():
   """Two segments in one step say what one segment in each of two says."""
   text = words(0, segments=2)
   together, apart = built(segments=2), built(segments=1)

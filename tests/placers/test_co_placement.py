@@ -90,7 +90,7 @@ def test_variables_that_no_device_can_hold_together_stay_apart():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_placements_of_the_coarser_problem_are_allowed_in_the_first(seed):
+def test_placements_of_the_coarser_problem_are_allowed(seed):
   problem = problems.random_problem(seed)
   for rules in GROUPINGS.values():
     coarse = co_placed(problem, *rules)

@@ -48,7 +48,7 @@ def odd_gradient(times=100.0):
   )
 
 
-def test_an_odd_op_comes_back_where_it_costs_less_than_its_transfer():
+def test_an_odd_op_comes_back_where_its_transfer_costs_more():
   # Alone on d1, the gradient starts at 300 + 10/10 + 1 and ends before the
   # chain does at 400; beside the chain it makes the step 400.1: +0.025%, and
   # saves a transfer of 2 us.

@@ -52,7 +52,7 @@ def test_nmt_layers_share_devices_by_depth_on_two():
   assert at["gradient_tape/nmt/encode_0/encoder_layer_1/MatMul"] == 1
 
 
-def test_nmt_attention_and_softmax_have_the_last_device_where_one_is_spare():
+def test_nmt_attention_and_softmax_have_a_spare_device():
   at = expert(NMT, NMT_EDGES, 3)
   assert at["nmt/encode_0/encoder_layer_0/MatMul"] == 0
   assert at["nmt/encode_0/encoder_layer_1/MatMul"] == 1

@@ -150,7 +150,7 @@ def test_a_search_draws_rated_moves_if_seconds_are_its_budget():
   assert all(chain.guide.tally[RATED, 1] > 0 for chain in search._chains)
 
 
-def test_sweeps_try_their_own_move_where_a_rated_one_changes_nothing():
+def test_sweeps_try_their_move_where_a_rated_one_is_void():
   halves, single = np.zeros((2, 4)), np.zeros((400, 4))
   halves[:, 0] = 1.0  # where everything is
   problem, _, _, guided = rated(400, halves, single)

@@ -59,7 +59,7 @@ def test_something_else_is_refused():
     placers.place(problem, "auto", init_placement=whole_file)
 
 
-def test_a_start_for_a_problem_with_a_tighter_bound_is_the_same_start():
+def test_a_start_for_a_tighter_bound_is_the_same_start():
   problem = problems.random_problem(3)
   start = placers.place(problem, "single").placement
   again = Problem(problem.graph, problem.cluster)

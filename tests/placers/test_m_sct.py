@@ -70,7 +70,7 @@ def test_favorite_is_the_child_that_the_step_waits_for():
   assert favorites(fork([1.0, 5.0, 1.0])) == [-1, -1, -1]
 
 
-def test_only_consumer_is_the_favorite_and_the_longest_transfer_wins():
+def test_the_favorite_is_the_only_or_longest_transfers_consumer():
   problem = Problem(
     problems.graph(
       [1.0, 1.0, 1.0], [(0, 2), (1, 2)], output_bytes=[(3.0,), (9.0,), (0.0,)]

@@ -87,7 +87,7 @@ def test_packing_heeds_where_ops_can_run():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_packing_depends_on_its_seed_alone_where_evaluations_count(seed):
+def test_packing_depends_on_its_seed_alone(seed):
   problem, found = packed_problem("one size class", seed), []
   for _ in range(2):
     tracker = Tracker("packing", problem, Simulator(problem), Budget(60, 50))

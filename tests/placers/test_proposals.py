@@ -197,7 +197,7 @@ def test_when_auto_asks_a_policy(
   assert len(tried) == len(set(tried)) + placed  # it calls itself single
 
 
-def test_a_short_search_of_a_whole_step_does_not_wait_for_a_policy(monkeypatch):
+def test_a_short_search_does_not_wait_for_a_policy(monkeypatch):
   asked = Asked(monkeypatch)
   problem = wide_problem(5)
   config = AutoConfig(learned_setup_s=0.2, search=PATIENT)  # seven times

@@ -18,7 +18,7 @@ class Checked:
     return self.simulator.evaluate(placements)
 
 
-def test_an_offer_that_is_no_better_ends_early_with_the_same_best():
+def test_an_offer_that_is_no_better_ends_early():
   problem = problem_of(random_graph(40, seed=4), gpus(3))
   rows = np.random.default_rng(0).integers(0, 3, (60, 40)).astype(np.int32)
   trackers = [

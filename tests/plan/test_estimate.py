@@ -140,7 +140,7 @@ def test_file_error_names_element_and_value(found, tmp_path):
     formats.load_estimate(path)
 
 
-def test_step_that_does_not_fit_gets_more_devices_or_microbatches():
+def test_step_that_does_not_fit_gets_devices_or_microbatches():
   model = keras.Sequential(
     [keras.Input((64,))]
     + [keras.layers.Dense(64, name=f"layer_{i}") for i in range(6)]
@@ -286,7 +286,7 @@ def test_uncompiled_model_is_estimated_for_inference():
   assert found.steps[0].gradient_bytes == 0
 
 
-def test_subclass_without_configuration_is_refused_in_another_precision():
+def test_subclass_without_configuration_keeps_its_precision():
   class Odd(keras.Model):
     def __init__(self, units):
       super().__init__()

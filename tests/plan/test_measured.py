@@ -63,7 +63,7 @@ class Devices:
 CONFIG = PlanConfig("annealing", budget_s=1.0, gap=0.0)
 
 
-def test_what_is_slower_than_one_device_when_it_runs_is_not_chosen():
+def test_what_runs_slower_than_one_device_is_not_chosen():
   """The costs that the search knows leave out what a message takes."""
   devices = Devices(problem(send_us=500.0))
   plan = search_measured(problem(), CONFIG, devices)
@@ -174,14 +174,14 @@ class Drifting(Devices):
     return found
 
 
-def test_one_device_runs_again_before_another_placement_is_chosen():
+def test_one_device_runs_again_before_another_is_chosen():
   true = problem(send_us=125.0)
   devices = Drifting(true)
   plan = search_measured(problem(), CONFIG, devices)
   assert set(plan.best.placement.devices.tolist()) == {0}
 
 
-def test_of_steps_that_take_nearly_the_same_the_one_that_moves_less_is_chosen():
+def test_of_nearly_equal_steps_the_one_that_moves_less_is_chosen():
   # Two devices take some 1% less than one.
   true = problem(send_us=118.0)
   devices = Devices(true)

@@ -73,9 +73,7 @@ def test_a_damaged_entry_is_none_and_is_written_anew(cache, content):
   assert cache.load(KEY).num_ops == 3
 
 
-def test_a_link_out_of_the_directory_is_not_read_nor_written_through(
-  cache, tmp_path
-):
+def test_a_link_out_of_the_directory_is_not_followed(cache, tmp_path):
   outside = tmp_path / "outside"
   outside.write_bytes(pack_graph(chain(9)))
   before = outside.read_bytes()

@@ -104,7 +104,7 @@ def test_timeline_is_drawn_in_each_format(tmp_path, suffix, magic):
   assert path.read_bytes().startswith(magic)
 
 
-def test_timeline_draws_a_bar_per_op_that_takes_time_and_per_transfer():
+def test_timeline_draws_a_bar_per_op_and_transfer():
   placement = two_device_placement()
   figure = timeline.draw_timeline(
     Simulator(placement.problem).schedule(placement)
@@ -183,7 +183,7 @@ def test_an_empty_graph_has_a_trace_and_a_timeline(tmp_path):
   assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_unknown_picture_format_is_refused_and_nothing_written(tmp_path):
+def test_an_unknown_picture_format_is_refused(tmp_path):
   with pytest.raises(FormatError, match=r"t\.bmp.*\.png, \.svg, \.pdf"):
     timeline.save_timeline(two_device_placement(), tmp_path / "t.bmp")
   assert not list(tmp_path.iterdir())
@@ -257,7 +257,7 @@ def test_a_trace_shows_the_passes_of_microbatches():
   assert not [e for e in data["traceEvents"] if e["pid"] == trace.PASSES]
 
 
-def test_a_timeline_of_a_split_step_has_a_colour_for_each_microbatch():
+def test_a_timeline_has_a_color_for_each_microbatch():
   placement = split_placement()
   schedule = Simulator(placement.problem).schedule(placement)
   ops = op_colors.op_colors(schedule, timeline.TYPE_COLORS, "#000000")

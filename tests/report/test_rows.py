@@ -56,7 +56,7 @@ def test_bars_are_bounded_apart_and_of_the_same_area(seed):
   assert bars.count.sum() == len(start)
 
 
-def test_thin_steps_keep_the_peak_of_each_cell_and_its_last_value():
+def test_thin_steps_keep_each_cells_peak_and_last_value():
   # Cells of 2 * 10 / (6 - 2) = 5: 0-5 and 5-10.
   time = np.array([0.0, 1, 2, 3, 4, 6, 7, 8])
   value = np.array([1.0, 9, 2, 3, 4, 5, 1, 0])

@@ -122,7 +122,7 @@ def test_a_type_may_be_left_to_the_caller():
 
 
 @pytest.mark.parametrize("as_op", [False, True])
-def test_measuring_a_loop_prints_to_no_file_that_its_caller_names(
+def test_measuring_a_loop_prints_to_no_file_of_its_caller(
   canary, monkeypatch, as_op
 ):
   """The attack as it was found: through the function of a loop's body."""

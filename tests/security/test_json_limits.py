@@ -27,9 +27,7 @@ def test_gzip_bomb_is_refused_at_the_size_limit(tmp_path, monkeypatch):
     formats.load_graph(path)
 
 
-def test_gzip_that_unpacks_too_well_is_refused_before_all_is_unpacked(
-  tmp_path, monkeypatch
-):
+def test_gzip_that_unpacks_too_well_is_refused_early(tmp_path, monkeypatch):
   monkeypatch.setattr(json_file, "_UNSUSPICIOUS_BYTES", 1000)
   monkeypatch.setattr(json_file, "_CHUNK_BYTES", 1000)
   path = tmp_path / "bomb.json.gz"

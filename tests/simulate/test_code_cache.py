@@ -93,9 +93,7 @@ def ran(tmp_path, temporary, code=CODE, **options):
   )
 
 
-def test_a_second_process_compiles_nothing_where_nothing_else_can_be_written(
-  tmp_path, temporary
-):
+def test_a_second_process_compiles_nothing(tmp_path, temporary):
   first, second = ran(tmp_path, temporary), ran(tmp_path, temporary)
   assert (first.returncode, second.returncode) == (0, 0), first.stderr
   assert first.stdout.split() == ["8", "0"]

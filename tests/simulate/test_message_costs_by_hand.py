@@ -19,7 +19,7 @@ class TestSendsAndReceives:
     assert s.transfers.send_end_us.tolist() == [5.0]
     assert s.busy_us.tolist() == [3.0, 1.0]  # sends do not count
 
-  def test_every_transfer_is_sent_before_any_starts_in_the_order_of_the_rule(
+  def test_transfers_are_sent_in_order_before_any_starts(
     self,
   ):
     # a's control to d2 (1), output 0 to d1 (1 + 2) and d2 (3): 7 after 1 us.
@@ -122,7 +122,7 @@ class TestSendsAndReceives:
     )
     assert starts(s) == {"e": 0.0, "f": 5.0, "a": 0.0, "c": 10.0}
 
-  def test_a_message_of_no_bytes_is_received_only_where_it_costs_something(
+  def test_a_message_of_no_bytes_is_received_where_that_costs(
     self,
   ):
     # 0 bytes at 1 us per byte: no receive, although d1 is busy until 4.
@@ -144,7 +144,7 @@ class TestSendsAndReceives:
     assert starts(s) == {"a": 0.0, "c": 6.0, "e": 7.0}
     assert s.transfers.recv_end_us.tolist() == [6.0]
 
-  def test_the_copy_is_held_while_it_is_received_and_the_original_is_not(self):
+  def test_only_the_copy_is_held_while_it_is_received(self):
     # a's 4 bytes: on d0 until they arrive at 5, on d1 from 1 until c ends.
     s = simulate(
       [op("a", 1.0, [4.0]), op("c", 1.0)],

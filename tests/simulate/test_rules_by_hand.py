@@ -226,7 +226,7 @@ class TestMemory:
   def peaks(self, *args):
     return simulate(*args).peak_memory_bytes.tolist()
 
-  def test_persistent_bytes_are_held_even_by_ops_that_never_overlap(self):
+  def test_persistent_bytes_of_ops_that_never_overlap_add_up(self):
     ops = [op("a", 1.0, persistent=5.0), op("b", 1.0, persistent=7.0)]
     assert self.peaks(ops, [], [0, 0], cluster_of(1)) == [12.0]
 
@@ -291,7 +291,7 @@ class TestMemory:
     ops = [op("z1", 0.0, [50.0], temp=60.0), op("z2", 0.0), op("a", 1.0, [1.0])]
     assert self.peaks(ops, [("z1", 0, "z2")], [0] * 3, cluster_of(1)) == [1.0]
 
-  def test_an_output_of_an_op_without_time_counts_while_its_reader_runs(self):
+  def test_an_output_of_no_time_counts_while_its_reader_runs(self):
     ops = [op("z", 0.0, [50.0], temp=60.0), op("a", 1.0, [1.0])]
     assert self.peaks(ops, [("z", 0, "a")], [0] * 2, cluster_of(1)) == [51.0]
 

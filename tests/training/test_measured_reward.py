@@ -34,7 +34,7 @@ def command(tmp_path, *more):
 
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
-def test_what_is_found_has_a_measured_time_and_not_the_simulated_one(tmp_path):
+def test_what_is_found_has_a_measured_time(tmp_path):
   save_model(tmp_path / "towers.keras")
   flags = command(
     tmp_path,

@@ -21,7 +21,7 @@ def test_step_is_a_graph_with_updates_beside_their_variables(seed):
       assert graph.colocation[op] == graph.colocation[variable] >= 0
 
 
-def test_a_seed_always_gives_the_same_step_and_another_a_different_one():
+def test_a_seed_gives_the_same_step_another_a_different_one():
   one, same, other = training_step(1), training_step(1), training_step(2)
   assert one.names == same.names and one.names != other.names
   np.testing.assert_array_equal(one.time_us["GPU"], same.time_us["GPU"])

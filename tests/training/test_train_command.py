@@ -80,9 +80,7 @@ def whole(tmp_path_factory):
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dask", [[], slow(["--dask=local"])])
-def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(
-  tiny, whole, dask
-):
+def test_a_killed_run_goes_on_and_ends_as_if_it_was_not(tiny, whole, dask):
   killed = start(tiny, "killed", *dask)
   while newest_checkpoint(tiny / "killed") < 8 and killed.poll() is None:
     time.sleep(0.02)

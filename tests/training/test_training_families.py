@@ -7,7 +7,7 @@ from tfplace.bin import cli, training_graphs
 from tfplace.models import families, zoo
 
 
-def test_members_that_train_are_listed_and_those_that_test_are_not():
+def test_only_members_that_train_are_listed():
   members = training_graphs._members(["ptb", "nmt"], 24)
   assert len(members) == len(set(members)) == 2 * families.TRAINING
   assert ("nmt_family", "index=0") in members

@@ -36,7 +36,7 @@ def test_moving_an_op_moves_all_that_must_stay_with_it():
   assert "shorten the step by 3.5 us (54%)" in words
 
 
-def test_the_order_of_a_plan_is_named_where_it_is_not_that_of_arrival():
+def test_the_order_of_a_plan_is_named_unless_it_is_arrival():
   placement = placed_graphs.chain()
   arrival = explain(placement)
   assert "by rank" not in " ".join(summary(arrival))
@@ -100,7 +100,7 @@ def test_other_hardware_is_simulated_by_hand():
   assert [x.step_time_us for x in tried] == [5.5, 5.0]
 
 
-def test_a_search_on_other_hardware_finds_what_one_more_device_gives():
+def test_a_search_finds_what_one_more_device_gives():
   explanation = explain(placed_graphs.three_branches(), seconds=0.5)
   now, more, *_ = explanation.what_if
   assert (now.replaced_us, now.replaced_by) == (22.0, "the same placement")
@@ -109,7 +109,7 @@ def test_a_search_on_other_hardware_finds_what_one_more_device_gives():
   assert "nothing better" in " ".join(summary(explanation))
 
 
-def test_one_more_device_has_copies_of_its_links_and_own_channels():
+def test_one_more_device_has_copied_links_and_own_channels():
   names = [f"/job:w/device:GPU:{i}" for i in range(2)]
   links = (
     Link(names[0], names[1], 5.0, 1.0, channel="out 0"),
@@ -150,7 +150,7 @@ def test_the_summary_names_bound_bottleneck_and_idle_devices():
   assert "It fits" not in words  # nothing is limited
 
 
-def test_sending_and_receiving_is_said_where_devices_spend_time_on_it():
+def test_sending_is_said_where_devices_spend_time_on_it():
   # 3 us of 9.5 are spent on it; free communication leaves 2 + 1.
   explanation = explain(placed_graphs.messages())
   words = " ".join(summary(explanation))

@@ -29,7 +29,7 @@ def test_a_chain_is_all_needed_and_latency_is_idle():
   assert path.queue_us == 0
 
 
-def test_an_op_that_waits_for_its_device_waits_behind_the_op_before():
+def test_an_op_waits_for_its_device_behind_the_op_before():
   # y could start at 0 and starts at 2.5: behind x's 2 us and the idle gap.
   path = summary_of(placed_graphs.queue())
   assert path.parts == (Part("device", "gpu:0", 2, 3.0, 2.0, 0.5),)
@@ -72,7 +72,7 @@ def test_an_op_queues_only_from_when_it_is_ready():
   assert path.parts == (Part("device", "gpu:0", 2, 3.0, 3.0, 0.0),)
 
 
-def test_a_transfer_that_waits_for_its_channel_waits_behind_the_other():
+def test_a_transfer_waits_for_its_channel_behind_the_other():
   path = summary_of(placed_graphs.busy_link())
   assert path.parts[0] == Part("link", "gpu:0 -> gpu:1", 2, 2.0, 2.0, 1.0)
   assert path.queues_us == {"link": 2.0}

@@ -43,7 +43,7 @@ def test_without_the_extra_the_sentence_says_how_to_get_it(
   assert not list(tmp_path.iterdir())
 
 
-def test_a_command_fails_before_its_work_where_the_extra_is_missing(
+def test_a_command_without_its_extra_fails_before_its_work(
   tmp_path, monkeypatch, capsys
 ):
   monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -118,9 +118,7 @@ def test_the_timeline_draws_a_receive_in_the_row_of_its_device(costly):
   }
 
 
-def test_the_report_draws_sends_and_receives_where_links_have_them(
-  placement, costly, tmp_path
-):
+def test_the_report_draws_sends_and_receives(placement, costly, tmp_path):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
   words = ("send, receive", "sending and receiving", "receive 8 B from g0 to")
   for case in (placement, costly):
@@ -139,7 +137,7 @@ def test_an_empty_graph_has_a_report(tmp_path):
   assert (tmp_path / "r.html").exists()
 
 
-def test_neighboring_devices_differ_in_colour_and_all_in_colour_or_dash():
+def test_devices_differ_in_color_or_dash():
   looks = [(figures.device_color(i), figures.device_dash(i)) for i in range(16)]
   assert len(set(looks)) == 16
   assert len({color for color, _ in looks[:8]}) == 8
@@ -204,7 +202,7 @@ def split():
   return core.Placement(problem, np.array([0, 0, 0, 0, 1, 1, 0]))
 
 
-def test_the_timeline_of_a_split_step_has_the_colours_of_microbatches(split):
+def test_the_page_timeline_has_a_color_for_each_microbatch(split):
   models = pytest.importorskip("bokeh.models", reason="needs extra 'report'")
   from tfplace.report.page.timeline_plot import timeline_plot  # needs Bokeh
 
@@ -233,7 +231,7 @@ def test_the_timeline_of_a_split_step_has_the_colours_of_microbatches(split):
   assert labels[:3] == ["microbatch 0", "microbatch 1", "update, shared"]
 
 
-def test_the_cells_of_a_split_step_have_the_colours_of_their_devices(split):
+def test_cells_of_a_split_step_have_their_devices_colors(split):
   pytest.importorskip("bokeh", reason="the extra 'report' is not installed")
   from tfplace.report.page.layers_plot import (
     layers_plot as cells,

@@ -59,9 +59,7 @@ def loss_of(agent, graph, old, new, actions, advantages):
 
 
 @pytest.mark.parametrize("graph, count", [(0, 4), (1, 7)])
-def test_loss_is_the_mean_over_real_decisions_of_the_clipped_objective(
-  graph, count
-):
+def test_loss_is_the_mean_clipped_objective_of_real_decisions(graph, count):
   agent = agent_of(4, 7, clip=0.2)
   rng = np.random.default_rng(graph)
   old = rng.normal(size=(5, 7, 3)).astype(np.float32)

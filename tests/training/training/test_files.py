@@ -87,9 +87,7 @@ def test_a_damaged_checkpoint_is_named_and_not_taken_for_none(
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_checkpoint_that_is_not_the_newest_is_nobodys_loss(
-  tmp_path, how
-):
+def test_a_damaged_older_checkpoint_is_nobodys_loss(tmp_path, how):
   saved_run(tmp_path)
   for name in NEWEST[1:]:
     damage(tmp_path / name.replace("2", "1"), how)
@@ -98,7 +96,7 @@ def test_a_damaged_checkpoint_that_is_not_the_newest_is_nobodys_loss(
   assert state.value["done"] == 2 and float(variable[0]) == 2.0
 
 
-def test_a_run_that_died_before_its_first_checkpoint_was_whole_begins_anew(
+def test_a_run_without_a_whole_checkpoint_begins_anew(
   tmp_path,
 ):
   saved_run(tmp_path)
@@ -131,9 +129,7 @@ def small_disk():
   signal.signal(signal.SIGXFSZ, signals)
 
 
-def test_a_checkpoint_that_does_not_fit_is_an_error_and_the_last_one_stays(
-  tmp_path, request
-):
+def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(tmp_path, request):
   size = 100_000
   kept, variable, state = saved_run(tmp_path, size)
   request.getfixturevalue("small_disk")
@@ -145,7 +141,7 @@ def test_a_checkpoint_that_does_not_fit_is_an_error_and_the_last_one_stays(
   assert state.value["done"] == 2 and float(variable[0]) == 2.0
 
 
-def test_scalars_that_cannot_be_written_are_an_error_that_names_them(tmp_path):
+def test_scalars_that_cannot_be_written_are_named(tmp_path):
   (tmp_path / "logs").write_text("no folder")
   problem = problem_of(random_graph(5, seed=1), gpus(2))
   decisions = group_decisions(problem)

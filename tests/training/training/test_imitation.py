@@ -15,7 +15,7 @@ from tfplace.learned.train.tasks import make_task
 from tfplace.learned.train.trainer import Trainer
 
 
-def test_demonstrations_of_merged_groups_are_the_best_placements_of_them():
+def test_demonstrations_of_merged_groups_are_their_best():
   problem = problem_of(random_graph(80, seed=7), gpus(2))
   decisions = group_decisions(problem, 6)
   simulator = Simulator(problem)
@@ -32,9 +32,7 @@ def test_demonstrations_of_merged_groups_are_the_best_placements_of_them():
   assert task.evaluations > 200
 
 
-def test_a_run_that_goes_on_does_not_search_for_demonstrations_again(
-  tmp_path, monkeypatch
-):
+def test_a_run_that_goes_on_keeps_its_demonstrations(tmp_path, monkeypatch):
   decisions = group_decisions(problem_of(random_graph(30, seed=7), gpus(2)))
   simulator = Simulator(decisions.problem)
   searched = DemonstrationConfig(search_evaluations=100, folder=str(tmp_path))

@@ -98,5 +98,5 @@ def test_however_slow_the_faster_placement_has_the_higher_reward(rewards):
 
 
 @pytest.mark.parametrize("rewards", [log_rewards, root_rewards])
-def test_where_nothing_fits_all_rewards_are_that_of_the_infeasible(rewards):
+def test_where_nothing_fits_all_rewards_are_infeasible(rewards):
   assert rewards(np.full(3, np.inf), 100.0, -7.0).tolist() == [-7.0] * 3

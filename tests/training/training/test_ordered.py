@@ -55,7 +55,7 @@ def learner_of(tasks, seed=0, **method):
   return OrderedLearner(tasks, config)
 
 
-def test_the_decoder_takes_what_the_network_says_is_most_probable():
+def test_the_decoder_takes_what_is_most_probable():
   problem = problem_of(random_graph(60, seed=1, cpu_only=True), gpus(3, True))
   learner = learner_of([task_of(problem)])
   rng = np.random.default_rng(0)
@@ -191,7 +191,7 @@ def test_an_exported_policy_places_as_it_did_in_training(tmp_path):
   assert tracker.best[1].step_time_us == step.greedy_us
 
 
-def test_samples_in_a_neighborhood_teach_nothing_about_the_others():
+def test_samples_in_a_neighborhood_teach_nothing_else():
   problem = problem_of(random_graph(200, seed=6), gpus(3))
   task, base = task_of(problem), np.ones(problem.graph.num_ops, np.int32)
   task.decisions = dataclasses.replace(task.decisions, base=base)

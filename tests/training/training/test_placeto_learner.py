@@ -122,7 +122,7 @@ def test_an_episode_of_two_visits_passes_over_all_groups_twice():
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_the_policy_sees_the_group_of_the_visit_not_the_number_of_the_step():
+def test_the_policy_sees_the_group_of_the_visit():
   (task,) = tasks_of(6)
   learner = learner_of([task], visits=2)
   episodes = Episodes([task], 6, PlacetoConfig(visits=2))
@@ -287,7 +287,7 @@ def test_baseline_of_a_step_is_its_mean_over_recent_rounds():
   assert third.tolist() == [4, 4, 4]  # of the last two
 
 
-def test_reinforce_anneals_its_learning_rate_and_keeps_a_chain_together():
+def test_reinforce_anneals_its_rate_and_keeps_chains_together():
   # 5 us for each op, 252 us for a tensor to the other device.
   ops = [tfplace.OpSpec(f"o{i}", "Relu", {"GPU": 5.0}, [1e6]) for i in range(4)]
   chain = tfplace.build_graph("chain", ops, [(i, 0, i + 1) for i in range(3)])

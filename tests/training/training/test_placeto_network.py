@@ -131,7 +131,7 @@ def test_poolings_equal_numpy():
       np.testing.assert_allclose(found[b, d], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_logits_are_the_classifiers_less_twice_the_logarithm_of_the_time():
+def test_logits_are_the_classifiers_less_twice_log_time():
   graph = graph_of(devices=2, cpu=True)
   network, states = network_of(graph), states_of(graph, 4)
   found = network((graph.tensors(), states)).numpy()

@@ -41,7 +41,7 @@ def test_log_probabilities_are_those_of_single_decisions(shared):
       assert found[row, decision] == pytest.approx(expected, rel=1e-5)
 
 
-def test_loss_is_the_sum_over_kinds_of_means_over_weighted_decisions():
+def test_loss_sums_kinds_means_over_weighted_decisions():
   kinds = [random_choices(1, shared=True), random_choices(2)]
   advantages = np.array([1.0, -2.0, 0.5, 0.0], np.float32)
   expected = 0.0
@@ -55,7 +55,7 @@ def test_loss_is_the_sum_over_kinds_of_means_over_weighted_decisions():
   assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_gradient_raises_what_did_better_and_lowers_what_did_worse():
+def test_a_gradient_raises_better_and_lowers_worse():
   logits = tf.Variable(tf.zeros([1, 1, 2]))
   chosen = tf.constant([[0], [1]])
   with tf.GradientTape() as tape:
@@ -65,7 +65,7 @@ def test_a_gradient_raises_what_did_better_and_lowers_what_did_worse():
   assert tape.gradient(loss, logits).numpy().tolist() == [[[-0.5, 0.5]]]
 
 
-def test_entropy_is_per_decision_and_leaves_out_what_is_not_allowed():
+def test_entropy_is_per_decision_of_what_is_allowed():
   logits = tf.constant([[[0.0, 0.0, -1e9], [0.0, -1e9, -1e9]]])
   kind = Choices(logits, tf.zeros([1, 2], tf.int32), tf.ones([1, 2]))
   # One decision between two devices, one that has no choice.

@@ -94,7 +94,7 @@ def test_logits_equal_the_reference(variant):
     np.testing.assert_allclose(found[row], expected, atol=1e-5)
 
 
-def test_attention_weights_sum_to_1_and_favour_what_the_query_asks_for():
+def test_attention_sums_to_1_and_favors_what_is_asked_for():
   model = model_of()
   h = np.zeros((1, 1, UNITS), np.float32)
   memory = np.random.default_rng(0).normal(size=(1, STEPS, UNITS))

@@ -239,7 +239,7 @@ def test_a_group_has_the_devices_of_its_members():
   assert len(set(chosen[:, 0])) == len(set(chosen[:, 2])) == 3
 
 
-def test_an_op_without_a_kernel_on_its_groups_device_goes_elsewhere():
+def test_an_op_without_a_kernel_on_its_device_goes_elsewhere():
   _, seen, decisions = hierarchy()
   grouping = np.zeros((2, 12), np.int32)
   found = features.follow_groups(
