@@ -184,13 +184,6 @@ def test_example_runs(page, name, tmp_path):
   assert done.returncode == 0, done.stderr
 
 
-def test_readme_is_short_and_has_the_test_command():
-  text = text_of("README.md")
-  assert len(text.splitlines()) <= 150
-  marked = text.split("<!-- test command -->")[1]
-  assert "-m pytest" in marked.split("```")[1]
-
-
 def test_table_of_folders_is_that_of_the_layers():
   table = text_of("docs/architecture.md").split("<!-- layers -->")[1]
   rows = re.findall(r"^\| `(\w+)/` \|.*\| (.*) ?\|$", table, re.MULTILINE)

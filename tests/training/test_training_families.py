@@ -15,13 +15,6 @@ def test_only_members_that_train_are_listed():
     assert ("ptb", f"index={index}") not in members
 
 
-def test_fewer_members_are_the_first_ones():
-  assert training_graphs._members(["ptb"], 2) == [
-    ("ptb", "index=0"),
-    ("ptb", "index=1"),
-  ]
-
-
 def test_the_training_split_has_no_row_of_the_published_tables():
   rows = {
     ("rnnlm", 2), ("rnnlm", 4), ("rnnlm", 8),

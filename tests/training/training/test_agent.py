@@ -122,11 +122,3 @@ def test_only_the_elite_teaches_by_its_lead():
     None, returns, None, tf.zeros([4, 2])
   )
   assert one.numpy().tolist() == [[-0.5], [1.5], [-0.5], [-0.5]]
-
-
-def test_agent_relies_on_no_default_that_hurts():
-  agent = agent_of(4)
-  assert agent._importance_ratio_clipping == 0.2
-  assert agent._observation_normalizer is None
-  assert agent._reward_normalizer is None
-  assert agent._initial_adaptive_kl_beta == 0 and agent._kl_cutoff_factor == 0

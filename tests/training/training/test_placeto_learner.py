@@ -309,15 +309,6 @@ def test_reinforce_anneals_its_rate_and_keeps_chains_together():
   assert steps[-1].greedy_us == steps[-1].sample_us == task.baseline_us
 
 
-def test_agent_relies_on_no_default_that_hurts():
-  agent = learner_of(tasks_of(3))._update.agent
-  assert agent._importance_ratio_clipping == 0.2
-  assert agent._observation_normalizer is None
-  assert agent._reward_normalizer is None
-  assert agent._discount_factor == 1.0 and agent._num_epochs == 1
-  assert agent._initial_adaptive_kl_beta == 0 and agent._kl_cutoff_factor == 0
-
-
 def test_too_many_decisions_are_refused():
   with pytest.raises(TrainingError, match=r"600 decisions.*--max_decisions"):
     learner_of(tasks_of(PlacetoLearner.max_decisions + 88))
