@@ -11,6 +11,7 @@ import pytest
 from absl import flags
 
 from tests.testing import notebooks
+from tests.testing.slow import slow_but
 from tfplace.bin import place
 from tfplace.measure.remote import resolvers
 
@@ -53,7 +54,7 @@ def test_example_runs(name):
   assert SAYS[name] in done.stdout
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", slow_but(("unequal_devices",), NOTEBOOKS))
 def test_notebook_runs(name, tmp_path):
   if "bert" in name and importlib.util.find_spec("keras_hub") is None:
     pytest.skip("keras-hub of the extra `test` is not installed")

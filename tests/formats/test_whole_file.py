@@ -279,8 +279,7 @@ def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, monkeypatch):
     json_file.read_json(tmp_path / "pipe", FORMAT)
 
 
-@pytest.mark.parametrize("name", ["pipe", "pipe.gz"])
-@pytest.mark.parametrize("delay_s", [0.0, 0.3])
+@pytest.mark.parametrize(("name", "delay_s"), [("pipe", 0.0), ("pipe.gz", 0.3)])
 def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path, name, delay_s):
   path = tmp_path / name
   os.mkfifo(path)

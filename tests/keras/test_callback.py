@@ -23,11 +23,7 @@ from tfplace.plan import replanning
 from tfplace.simulate import Simulator
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
-FAST = tfplace.Cluster(
-  "fast",
-  tuple(tfplace.Device(name, "CPU", 2.0**30) for name in CPUS),
-  tuple(tfplace.Link(a, b, 1e6) for a in CPUS for b in CPUS if a != b),
-)
+FAST = at.linked(memory_bytes=2.0**30)
 BATCHES = 30
 ALONE_US = 1e6
 

@@ -76,12 +76,7 @@ def live(monkeypatch):
 
 def pair(layers_each):
   """Two devices, each with the memory of so many layers and their slots."""
-  memory = float(layers_each * LAYER_BYTES)
-  return tfplace.Cluster(
-    "pair",
-    tuple(tfplace.Device(name, "CPU", memory) for name in CPUS),
-    tuple(tfplace.Link(a, b, 1e4) for a in CPUS for b in CPUS if a != b),
-  )
+  return at.linked(2, 1e4, float(layers_each * LAYER_BYTES))
 
 
 def chain():

@@ -65,11 +65,7 @@ def _ops(model, batch):
 
 def _searched(model):
   """Planned at the first fit."""
-  names = [f"{at.LOCAL}CPU:{i}" for i in range(3)]
-  devices = tuple(tfplace.Device(name, "CPU") for name in names)
-  links = [tfplace.Link(a, b, 1e6) for a in names for b in names if a != b]
-  cluster = tfplace.Cluster("fast", devices, tuple(links))
-  tfplace.place_model(model, cluster, strategy="m_etf")
+  tfplace.place_model(model, at.linked(), strategy="m_etf")
 
 
 PLANS = {
@@ -78,7 +74,7 @@ PLANS = {
   "split": lambda model, _: _blocks(model, microbatches=2),
   "recomputed": lambda model, _: _blocks(model, recompute="all"),
 }
-# Plan -> models of which it is another one than the plans before.
+# Plan -> models that it is given where slow tests do not run.
 QUICK = {
   "ops": MODELS,
   "searched": (
@@ -97,7 +93,7 @@ QUICK = {
     "siamese",
   ),
   # Whose layers hold what can be computed again.
-  "recomputed": ("batch_norm", "nested_subclassed", "noises", "two_optimizers"),
+  "recomputed": ("batch_norm", "nested_subclassed", "siamese"),
 }
 TABLE = [(kind, plan) for plan, kinds in QUICK.items() for kind in kinds]
 TABLE += [

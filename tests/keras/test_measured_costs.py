@@ -16,12 +16,7 @@ from tfplace.errors import ApplyError, MeasurementError, TfplaceError
 from tfplace.keras import state
 from tfplace.plan import graph_cache, local_step
 
-CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(2))
-PAIR = tfplace.Cluster(
-  "pair",
-  tuple(tfplace.Device(name, "CPU") for name in CPUS),
-  tuple(tfplace.Link(a, b, 1e5) for a in CPUS for b in CPUS if a != b),
-)
+PAIR = at.linked(2, 1e5)
 
 
 def plan(model, **options):

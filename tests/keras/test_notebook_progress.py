@@ -9,12 +9,7 @@ import tfplace
 from tests.testing import placed_models as at
 from tfplace.keras import progress
 
-CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(2))
-PAIR = tfplace.Cluster(
-  "pair",
-  tuple(tfplace.Device(name, "CPU") for name in CPUS),
-  tuple(tfplace.Link(a, b, 1e5) for a in CPUS for b in CPUS if a != b),
-)
+PAIR = at.linked(2, 1e5)
 
 
 @pytest.fixture

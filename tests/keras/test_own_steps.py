@@ -17,13 +17,6 @@ from tfplace.extraction import keras_step
 BATCH = 4
 
 
-def _cluster():
-  names = [f"{at.LOCAL}CPU:{i}" for i in range(3)]
-  devices = tuple(tfplace.Device(name, "CPU") for name in names)
-  links = [tfplace.Link(a, b, 1e6) for a in names for b in names if a != b]
-  return tfplace.Cluster("fast", devices, tuple(links))
-
-
 def _tower():
   return keras.Sequential(
     [layers.Dense(6, "relu", name="wide"), layers.Dense(3, name="narrow")],
@@ -283,7 +276,7 @@ ORDERS = [
 @pytest.mark.parametrize(("kind", "order"), ORDERS)
 def test_all_numbers_equal_the_unplaced_models(kind, order):
   expected = _flat(_numbers(_built(kind), kind, order))
-  model = tfplace.place_model(_built(kind), _cluster(), strategy="m_etf")
+  model = tfplace.place_model(_built(kind), at.linked(), strategy="m_etf")
   with at.recorded() as ran:
     got = _flat(_numbers(model, kind, order))
   assert len(got) == len(expected) > 2

@@ -35,11 +35,7 @@ def fitted(model):
 
 
 def pair(memory_bytes=float("inf")):
-  return tfplace.Cluster(
-    "pair",
-    tuple(tfplace.Device(name, "CPU", memory_bytes) for name in CPUS),
-    tuple(tfplace.Link(a, b, 1e4) for a in CPUS for b in CPUS if a != b),
-  )
+  return at.linked(2, 1e4, memory_bytes)
 
 
 def options(**more):

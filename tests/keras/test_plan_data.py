@@ -25,21 +25,10 @@ from tfplace.report.explain.layers import find_layers
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 
 
-def _cluster(bandwidth=1e6, latency_us=0.0):
-  devices = tuple(tfplace.Device(name, "CPU") for name in CPUS)
-  links = tuple(
-    tfplace.Link(a, b, bandwidth, latency_us)
-    for a in CPUS
-    for b in CPUS
-    if a != b
-  )
-  return tfplace.Cluster("test", devices, links)
-
-
 def _plan(kind="two_inputs", **options):
   model = at.build(kind)
   options = {"strategy": "m_etf", "batch_size": at.BATCH, **options}
-  return model, tfplace.plan_model(model, _cluster(), **options)
+  return model, tfplace.plan_model(model, at.linked(), **options)
 
 
 def _devices(plan, layer):
@@ -112,7 +101,7 @@ def _twins():
 def test_a_plan_and_its_explanation_name_the_users_layers(kind):
   model = _twins() if kind == "twins" else at.build(kind)
   sample = None if kind == "twins" else at.batch(kind)
-  plan = tfplace.plan_model(model, _cluster(), strategy="m_etf", sample=sample)
+  plan = tfplace.plan_model(model, at.linked(), strategy="m_etf", sample=sample)
   parts = list(model._flatten_layers(include_self=False))
   known = {layer.name for layer in parts}
   assert set(plan.layers) - {model.name} <= known
@@ -165,13 +154,14 @@ def test_ops_outside_of_layers_are_kept_together_by_pattern():
 def test_slots_are_planned_beside_their_variables():
   model = at.build("dropout")
   traced = trace_keras(model, at.BATCH)
-  graph = op_graph(traced, _cluster())
+  graph = op_graph(traced, at.linked())
   pairs = list(state.slots(model))
   assert len(pairs) == 8  # two of each of two kernels and two biases
   # Free in the graph as TensorFlow has it, of one group in what is planned.
+  grouped = layer_groups.grouped(graph, traced, model, ())
   for problem, beside in (
-    (Problem(graph, _cluster()), False),
-    (Problem(layer_groups.grouped(graph, traced, model, ()), _cluster()), True),
+    (Problem(graph, at.linked()), False),
+    (Problem(grouped, at.linked()), True),
   ):
     group = dict(zip(graph.names, problem.group_of, strict=True))
     for slot, owner in pairs:
@@ -262,7 +252,7 @@ def test_constraints_and_a_given_placement_do_not_go_together():
 
 def test_a_plan_to_stay_leaves_the_model_alone():
   model = at.build("dense")
-  slow = _cluster(1e-3, 1e6)
+  slow = at.linked(bandwidth=1e-3, latency_us=1e6)
   plan = tfplace.plan_model(model, slow, batch_size=at.BATCH, budget_s=1)
   assert plan.one_device
   model = tfplace.place_model(model, placement=plan)
@@ -343,12 +333,12 @@ def test_sequences_of_any_length_are_planned_with_a_sample():
     return tf.data.Dataset.from_generator(lambda: rows, output_signature=shapes)
 
   expected = build().fit(batches(), verbose=0).history["loss"]
-  model = tfplace.place_model(build(), _cluster(), strategy="m_etf")
+  model = tfplace.place_model(build(), at.linked(), strategy="m_etf")
   with pytest.raises(ExtractionError, match=r"plan_model\(model, sample"):
     model.fit(batches(), verbose=0)
   sample = np.ones((2, 4), "int32"), np.ones((2, 1), "float32")
   model = build()
-  plan = tfplace.plan_model(model, _cluster(), strategy="m_etf", sample=sample)
+  plan = tfplace.plan_model(model, at.linked(), strategy="m_etf", sample=sample)
   got = tfplace.place_model(model, placement=plan).fit(batches(), verbose=0)
   np.testing.assert_allclose(got.history["loss"], expected, atol=1e-5)
   assert {v.value.device for v in model.variables} & set(CPUS[1:])
@@ -365,7 +355,7 @@ def _jit_model(jit_compile):
 def test_xla_is_kept_where_the_model_stays_on_one_device(early):
   # Planned in the middle of the first fit; compiled before or after placing.
   x, y = at.batch("dense")
-  slow, fast = _cluster(1e-3, 1e6), _cluster()
+  slow, fast = at.linked(bandwidth=1e-3, latency_us=1e6), at.linked()
   for cluster, strategy, jit in (
     (slow, "single", True),
     (fast, "m_etf", False),
@@ -383,7 +373,7 @@ def test_xla_is_kept_where_the_model_stays_on_one_device(early):
 def test_a_plan_goes_on_where_a_device_is_gone(tmp_path):
   model, old = _plan()
   old.save(tmp_path / "p.json")
-  whole = _cluster()
+  whole = at.linked()
   left = tfplace.Cluster(
     "left",
     whole.devices[:2],
@@ -410,4 +400,4 @@ def test_a_start_is_for_searches_and_one_split():
   ):
     given = {"init_placement": {"x": CPUS[0]}, **options}
     with pytest.raises(TfplaceError, match=text):
-      tfplace.plan_model(model, _cluster(), batch_size=at.BATCH, **given)
+      tfplace.plan_model(model, at.linked(), batch_size=at.BATCH, **given)

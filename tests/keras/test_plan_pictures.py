@@ -8,11 +8,7 @@ from tests.testing.html_pages import bars_of, page_of
 from tfplace.errors import ApplyError, FormatError
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
-CLUSTER = tfplace.Cluster(
-  "test",
-  tuple(tfplace.Device(name, "CPU", 2.0**30) for name in CPUS),
-  tuple(tfplace.Link(a, b, 1e6) for a in CPUS for b in CPUS if a != b),
-)
+CLUSTER = at.linked(memory_bytes=2.0**30)
 
 
 def plan_of(kind="two_inputs"):

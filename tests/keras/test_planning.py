@@ -23,19 +23,8 @@ from tfplace.plan.local_devices import local_cluster
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 
 
-def _cluster(bandwidth, latency_us=0.0):
-  devices = [tfplace.Device(name, "CPU") for name in CPUS]
-  links = [
-    tfplace.Link(a, b, bandwidth, latency_us)
-    for a in CPUS
-    for b in CPUS
-    if a != b
-  ]
-  return tfplace.Cluster("test", tuple(devices), tuple(links))
-
-
-FAST = _cluster(1e6)
-SLOW = _cluster(1e-3, latency_us=1e6)  # a transfer takes a second
+FAST = at.linked()
+SLOW = at.linked(bandwidth=1e-3, latency_us=1e6)  # a transfer takes a second
 
 
 def test_the_local_cluster_is_the_logical_devices_all_linked():

@@ -11,7 +11,15 @@ import numpy as np
 from keras import layers
 from tensorflow.python.eager import context
 
-from tfplace.core import OpSpec, Placement, Problem, build_graph
+from tfplace.core import (
+  Cluster,
+  Device,
+  Link,
+  OpSpec,
+  Placement,
+  Problem,
+  build_graph,
+)
 from tfplace.extraction import trace_keras
 from tfplace.extraction.structure import skeleton
 from tfplace.plan.local_devices import local_cluster
@@ -115,6 +123,16 @@ class Subclassed(keras.Model):
 
   def call(self, x, training=False):
     return self.last(self.second(self.first(x), training=training))
+
+
+def linked(count=3, bandwidth=1e6, memory_bytes=float("inf"), latency_us=0.0):
+  """The first CPU devices of this process, each linked with each other."""
+  names = [f"{LOCAL}CPU:{i}" for i in range(count)]
+  links = [
+    Link(a, b, bandwidth, latency_us) for a in names for b in names if a != b
+  ]
+  devices = tuple(Device(name, "CPU", memory_bytes) for name in names)
+  return Cluster("linked", devices, tuple(links))
 
 
 def sgd():
