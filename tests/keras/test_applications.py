@@ -11,11 +11,10 @@ import pytest
 
 import tfplace
 from tests.testing import placed_models as at
-from tests.testing.slow import slow_but
+from tests.testing.slow import SLOW
 from tfplace.extraction import keras_step, trace_keras
 
 STEPS = 3
-_FAST = ("MobileNet",)
 _SIDES = {
   "EfficientNetV2B0": 64,
   "InceptionV3": 75,
@@ -59,7 +58,7 @@ def double_precision():
 def _built(name):
   keras.utils.set_random_seed(11)
   side = _SIDES.get(name, 32)
-  options = {"alpha": 0.25} if name in _FAST else {}
+  options = {"alpha": 0.25} if name == "MobileNet" else {}
   with keras_step.fresh_names():
     model = getattr(keras.applications, name)(
       weights=None, input_shape=(side, side, 3), classes=7, **options
@@ -75,7 +74,8 @@ def _losses(model, batch, steps):
   return [float(model.train_on_batch(*batch)) for _ in range(steps)]
 
 
-@pytest.mark.parametrize("name", slow_but(_FAST, NAMES))
+@SLOW
+@pytest.mark.parametrize("name", NAMES)
 def test_losses_equal_those_of_the_unplaced_model(name):
   expected = _losses(*_built(name), STEPS)
   model, batch = _built(name)

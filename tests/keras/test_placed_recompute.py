@@ -7,6 +7,7 @@ from keras import layers
 
 import tfplace
 from tests.testing import placed_models as at
+from tests.testing.slow import slow
 from tfplace.core.recompute import is_clone
 from tfplace.errors import ApplyError, ExtractionError, InfeasibleError
 from tfplace.extraction.activations import rewrite
@@ -48,7 +49,9 @@ def clones_that_run(model):
   return [name for name in assignments if is_clone(name)]
 
 
-@pytest.mark.parametrize("recompute", [["dense_*"], [["dense_1", "drop_1"]]])
+@pytest.mark.parametrize(
+  "recompute", [["dense_*"], slow([["dense_1", "drop_1"]])]
+)
 def test_fit_equals_the_unplaced_model(recompute):
   expected = fitted(build())
   model = tfplace.place_model(build(), pair(), **options(recompute=recompute))
@@ -147,7 +150,7 @@ class OwnStep(keras.Model):
     return {"loss": loss}
 
 
-@pytest.mark.parametrize("order", ["arrival", "rank"])
+@pytest.mark.parametrize("order", [slow("arrival"), "rank"])
 def test_own_step_recomputes_in_both_orders(order):
   def own():
     model = build()
