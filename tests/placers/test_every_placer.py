@@ -322,7 +322,7 @@ def test_auto_leaves_most_of_the_time_to_the_search():
   assert "classical placers was over" in result.skipped["expert"]
 
 
-def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
+def test_auto_asks_its_policy_where_tensorflow_is_loaded(
   monkeypatch,
 ):
   asked, known = [], registry.get_placer
@@ -345,9 +345,7 @@ def test_auto_asks_the_policy_that_it_was_given_where_tensorflow_is_loaded(
 
 
 @pytest.mark.parametrize("policy", [None, "somebody's own"])
-def test_autos_search_begins_from_a_policys_placement_where_it_is_the_best(
-  policy, monkeypatch
-):
+def test_autos_search_begins_from_a_policys_best_placement(policy, monkeypatch):
   class Optimal:
     """A learned placer, named `ordered`, as good as the search."""
 

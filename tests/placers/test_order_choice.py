@@ -67,7 +67,7 @@ def test_auto_takes_rank_where_only_that_fits_in_memory(strategy):
   assert result.other_order_us == np.inf
 
 
-def test_where_nothing_fits_in_any_order_the_error_is_that_of_arrival():
+def test_where_no_order_fits_the_error_is_that_of_arrival():
   with pytest.raises(InfeasibleError, match="4 bytes too few"):
     tfplace.place(two_stages(memory=4.0), "m_topo", order="auto")
 
@@ -103,7 +103,7 @@ def test_an_order_that_is_asked_for_is_taken():
   assert tfplace.place(problem, "m_topo").order == "arrival"
 
 
-def test_a_search_in_both_orders_is_one_of_its_budget_and_its_seed():
+def test_a_search_in_both_orders_keeps_budget_and_seed():
   graph, _ = split_graph()
   problem = Problem(graph, tfplace.cluster_preset("v100x2"))
   found = [

@@ -142,7 +142,7 @@ def test_a_step_that_is_placed_neither_whole_nor_split_says_why():
     chosen(Step(statistics=True), config=config)
 
 
-def test_what_split_steps_need_is_compiled_before_the_seconds_count(
+def test_split_steps_compile_before_the_seconds_count(
   monkeypatch,
 ):
   calls = []
@@ -165,7 +165,7 @@ def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
   )
 
 
-def test_a_split_whose_bound_is_above_the_whole_step_is_not_searched():
+def test_a_split_with_a_bound_above_the_step_is_not_searched():
   step = Step(work_us=1.0)
 
   def slower(microbatches):  # each part reads all weights
@@ -239,7 +239,7 @@ def test_no_more_microbatches_than_examples():
   assert plan.choice.trials[-1].why == "the batch has 2 examples"
 
 
-def test_statistics_over_the_batch_leave_the_step_whole_and_say_the_gain():
+def test_statistics_leave_the_step_whole_and_say_the_gain():
   plan = chosen(Step(statistics=True))
   assert plan.choice.microbatches.is_whole
   assert plan.choice.reason.startswith(
@@ -255,7 +255,7 @@ def test_where_allowing_statistics_gains_nothing_it_is_not_said():
   assert "would take" not in chosen(step).choice.reason
 
 
-def test_under_a_budget_of_evaluations_the_same_seed_gives_the_same_plan():
+def test_by_evaluations_the_same_seed_gives_the_same_plan():
   config = PlanConfig(budget_s=1e3, seed=3, max_evaluations=4000)
   found = [
     chosen(Step(layers=6, overhead_us=9.0), config=config) for _ in range(2)
@@ -394,7 +394,7 @@ def test_the_headline_counts_devices_that_work():
   assert any("1 GPU does no work" in note for note in plan.notes)
 
 
-def test_a_step_that_gains_nothing_is_told_what_a_split_would_give():
+def test_a_step_that_gains_nothing_is_told_of_a_split():
   assert hint_of(Step()) == (
     "in 2 microbatches it would take about 502 us instead of 1 ms (a quick"
     " estimate): plan with microbatches='auto'"
@@ -479,7 +479,7 @@ def measured(slower, step=None, config=CONFIG, kind=Devices):
 
 
 @pytest.mark.parametrize("strategy", ["blocks", "expert"])
-def test_a_named_strategy_keeps_its_placement_beside_the_whole_step(strategy):
+def test_a_named_strategy_keeps_its_placement(strategy):
   config = dataclasses.replace(CONFIG, strategy=strategy)
   # Two parts, as predicted the best, take longer than the whole step.
   plan, _ = measured(3.0, config=config, kind=DevicesApart)
@@ -498,7 +498,7 @@ def test_the_split_that_runs_faster_than_the_whole_step_is_taken():
   assert (whole.measured_us, divided.measured_us) == (1001.0, 1.1 * 502.0)
 
 
-def test_a_split_that_runs_slower_than_the_whole_step_is_not_taken():
+def test_a_split_that_runs_slower_is_not_taken():
   plan, step = measured(slower=3.0)
   assert plan.choice.microbatches.is_whole
   assert plan.evaluation.step_time_us == 1001.0

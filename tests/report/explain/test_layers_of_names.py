@@ -95,7 +95,7 @@ def test_what_the_graph_knows_of_layers_goes_before_names():
   ]
 
 
-def test_a_heavy_model_in_a_model_is_divided_into_its_layers_on_request():
+def test_a_heavy_inner_model_is_divided_on_request():
   names = [
     "model/backbone/block_0/MatMul",
     "model/backbone/block_1/MatMul",
