@@ -1,7 +1,6 @@
 """Several workers of tfplace-worker: measured on, lost, and found again."""
 
 import contextlib
-import ipaddress
 import json
 import os
 import signal
@@ -237,7 +236,7 @@ def server_of_job(job):
   address = f"127.0.0.1:{port}"
   config = messages.ChildConfig(addresses=[address], job=job)
   server = session.make_server(config, session.session_config(config))
-  host.restrict(port, ipaddress.ip_address("127.0.0.1"))
+  host.keep_on_loopback(port)
   server.start()
   yield address
   del server

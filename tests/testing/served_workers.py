@@ -49,7 +49,7 @@ class Served:
   def end(self, number=signal.SIGTERM) -> tuple[int, str, str]:
     """Signals it; its exit code, further output and errors."""
     self.process.send_signal(number)
-    out, errors = self.process.communicate(timeout=20)
+    out, errors = self.process.communicate(timeout=120)
     return self.process.returncode, out, errors
 
 
@@ -77,7 +77,7 @@ def serving(
 def _gone(process: subprocess.Popen) -> None:
   process.terminate()
   try:
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
   except subprocess.TimeoutExpired:
     process.kill()
     process.communicate()
