@@ -395,7 +395,7 @@ def test_a_start_is_for_searches_and_one_split():
     ({"init_placement": {}}, "a placement is a Placement"),
     (
       {"init_placement": {"order": "zz", "assignments": {"x": CPUS[0]}}},
-      "order is 'zz'; it must be one of arrival, rank",
+      "order: 'zz' is not one of arrival, rank",
     ),
   ):
     given = {"init_placement": {"x": CPUS[0]}, **options}
