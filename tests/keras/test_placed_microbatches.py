@@ -100,7 +100,7 @@ def test_loops_outlive_the_graph_that_microbatches_are_copies_of(monkeypatch):
   assert_same(fitted(model, name, 1), expected)
 
 
-def test_a_batch_of_less_examples_than_microbatches_trains_the_same():
+def test_a_batch_smaller_than_its_microbatches_trains_alike():
   # The last batch has one example: two of three microbatches are empty.
   expected = fitted(build("dense"), "dense", 1, batch_size=7)
   model = build("dense")
@@ -475,7 +475,7 @@ def two_norms():
   return keras.Model(image, layers.Dense(3)(x), name="net")
 
 
-def test_statistics_over_the_batch_are_split_where_that_is_allowed():
+def test_statistics_are_split_where_that_is_allowed():
   model = build(None, normalized)
   tfplace.place_model(
     model,
@@ -517,7 +517,7 @@ def test_statistics_are_of_the_microbatches_that_have_examples():
   np.testing.assert_allclose(found, mean, rtol=1e-5, atol=1e-7)
 
 
-def test_statistics_of_microbatches_equal_those_of_mirrored_replicas():
+def test_statistics_equal_those_of_mirrored_replicas():
   def of_microbatches():
     model = build(None, two_norms)
     microbatches = MicrobatchConfig(2, allow_batch_statistics=True)

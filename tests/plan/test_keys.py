@@ -60,7 +60,7 @@ def with_devices(cluster, **changes):
   return dataclasses.replace(cluster, devices=tuple(devices))
 
 
-def test_kinds_of_a_mixed_cluster_change_the_key_and_counts_do_not(k80):
+def test_kinds_of_a_cluster_change_the_key_counts_do_not(k80):
   mixed = zoo(cluster_preset("k80x1+p100x1"))
   assert mixed not in (zoo(k80), zoo(cluster_preset("k80x1+v100x1")))
   assert mixed == zoo(cluster_preset("k80x2+p100x4"))
