@@ -179,6 +179,8 @@ HOSTILE = [
   5e-324,
   10**4000,
   -1,
+  None,
+  True,
 ]
 TEXTS = st.text(st.characters(), max_size=8)  # surrogates, too
 VALUES = st.recursive(
