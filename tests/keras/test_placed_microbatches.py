@@ -403,7 +403,7 @@ def test_memory_that_the_whole_step_lacks_splits_it():
     max_memory={"GPU:0": "12MiB", "CPU:0": 1},
   )  # fmt: skip
   assert (plan.microbatches, plan.max_in_flight) == (2, 1)
-  assert plan.evaluation.feasible and plan.single_device is None
+  assert plan.evaluation.feasible
   assert "since whole it does not fit in memory" in str(plan)
   with pytest.raises(InfeasibleError, match="in up to 16 microbatches"):
     tfplace.plan_model(
