@@ -22,9 +22,6 @@ PAGES = sorted(
   for pattern in ("*.md", "docs/*.md", "examples/*.md", "benchmarks/*.md")
   for path in ROOT.glob(pattern)
 )
-USER_PAGES = [
-  f"docs/{name}.md" for name in ("commands", "keras", "measuring", "training")
-]
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,6 +1,7 @@
 """`PlacementCallback`: plans change during `fit`, and losses do not."""
 
 import dataclasses
+import functools
 import gc
 import glob
 import math
@@ -14,6 +15,7 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
+from tests.testing.slow import slow
 from tfplace.core import Placement
 from tfplace.errors import ApplyError, TfplaceError
 from tfplace.keras import callback as callback_module
@@ -118,8 +120,14 @@ def timed(monkeypatch, of_changed_us, alone_us=ALONE_US):
   return clock
 
 
+@functools.cache
+def unplaced(kind, epochs):
+  """History of the model of that kind, on which nothing is placed."""
+  return fit(at.build(kind), kind, epochs=epochs)
+
+
 def check_same(history, kind, epochs=3):
-  expected = fit(at.build(kind), kind, epochs=epochs)
+  expected = unplaced(kind, epochs)
   for name in ("loss", "mae", "val_loss"):
     np.testing.assert_allclose(
       history[name], expected[name], rtol=0, atol=1e-4, err_msg=name
@@ -198,7 +206,7 @@ def test_memory_that_tensorflow_counts_is_written(monkeypatch, tmp_path):
   }
 
 
-@pytest.mark.parametrize("kind", ["dropout", "lstm", "conv_norm"])
+@pytest.mark.parametrize("kind", ["conv_norm", slow("dropout"), slow("lstm")])
 def test_a_slower_placement_is_rolled_back(kind, monkeypatch):
   clock = timed(monkeypatch, ALONE_US * 0.99)  # within the margin
   monkeypatch.setattr(replanning, "replan", scattered)
@@ -215,7 +223,7 @@ def test_a_slower_placement_is_rolled_back(kind, monkeypatch):
   assert {v.value.device for v in state.variables(model)} == {CPUS[0]}
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 3])
+@pytest.mark.parametrize("steps_per_execution", [slow(1), 3])
 def test_a_change_within_an_epoch_keeps_the_losses(
   steps_per_execution, monkeypatch
 ):
