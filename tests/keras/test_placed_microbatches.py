@@ -303,7 +303,7 @@ def test_numbers_of_numpy_are_numbers():
   assert (
     plans[0].microbatch_config
     == plans[1].microbatch_config
-    == MicrobatchConfig(2, 1)
+    == MicrobatchConfig(2, 1, devices=(3,))
   )
   assert type(plans[1].microbatches) is type(plans[1].max_in_flight) is int
   times = {plan.evaluation.step_time_us for plan in plans}
@@ -382,6 +382,24 @@ def test_the_split_that_is_chosen_trains_as_the_whole_step():
     assert_same(fitted(model, name), expected, AMPLIFIED)
   parts = {node.name.partition("/")[0] for node in ran}
   assert f"microbatch_{told.microbatches - 1}" in parts
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "pipeline"])
+def test_convolutions_by_rank_train_the_same(strategy):
+  # oneDNN merges convolutions with their biases after the order is enforced.
+  name = "convolutional"
+  expected = fitted(build(name, much_work), name)
+  model = build(name, much_work)
+  tfplace.place_model(
+    model,
+    fast_cluster(),
+    strategy=strategy,
+    microbatches=4,
+    order="rank",
+    batch_size=BATCH,
+    budget_s=1,
+  )
+  assert_same(fitted(model, name), expected, AMPLIFIED)
 
 
 def test_the_number_is_chosen_at_the_first_fit_too():

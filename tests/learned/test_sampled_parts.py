@@ -78,12 +78,10 @@ def test_a_worker_asks_for_an_unknown_graph_and_then_keeps_it(monkeypatch):
   sampling._contexts.clear()
   context = context_of()
   content, draws = sampling.pack(context), requests(context)["given"]
-  assert sampling.run_part(3, draws, "a", None) == (3, None)
-  number, found = sampling.run_part(3, draws, "a", content)
-  assert number == 3
-  assert_same(found, draws.run(context))
-  assert sampling.run_part(0, draws, "a", None)[1] is not None
-  sampling.run_part(0, draws, "b", content)
-  sampling.run_part(0, draws, "a", None)
-  sampling.run_part(0, draws, "c", content)  # "b" has waited longest.
+  assert sampling.run_part(draws, "a", None) is None
+  assert_same(sampling.run_part(draws, "a", content), draws.run(context))
+  assert sampling.run_part(draws, "a", None) is not None
+  sampling.run_part(draws, "b", content)
+  sampling.run_part(draws, "a", None)
+  sampling.run_part(draws, "c", content)  # "b" has waited longest.
   assert list(sampling._contexts) == ["a", "c"]

@@ -315,6 +315,8 @@ def test_local_workers_end_with_a_killed_parent(name):
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
+    # A parent such as nohup may ignore it.
+    preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
   )
   assert holder.stdout.readline() == "open\n"
   children = psutil.Process(holder.pid).children(recursive=True)

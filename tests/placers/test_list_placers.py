@@ -172,13 +172,13 @@ def test_single_sends_what_it_cannot_run_elsewhere():
   assert placed(problem, "single") == [1, 0, 1]
 
 
-def test_single_takes_the_fastest_device():
+def test_single_takes_the_fastest_device_of_the_main_kind():
   problem = Problem(
-    problems.graph([{"CPU": 2.0, "GPU": 5.0}], []),
-    problems.cluster([np.inf] * 2, kinds=["GPU", "CPU"]),
+    problems.graph([{"CPU": 2.0, "GPU": 5.0, "TPU": 4.0}], []),
+    problems.cluster([np.inf] * 3, kinds=["GPU", "TPU", "CPU"]),
   )
   assert placed(problem, "single") == [1]
-  assert placed(problem, "cpu") == [1]
+  assert placed(problem, "cpu") == [2]
 
 
 def test_a_long_graph_of_short_ops_is_not_all_sources():

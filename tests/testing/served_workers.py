@@ -25,6 +25,8 @@ class Served:
       stdout=subprocess.PIPE,
       stderr=subprocess.PIPE,
       text=True,
+      # A parent that runs in the background ignores it.
+      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     self.address = ""
 

@@ -17,6 +17,10 @@ import tensorflow as tf
 
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 _AT_ONCE = -1  # The turn of an op that the plan does not have.
+# On CPUs, oneDNN's layout pass merges these with a convolution, whatever
+# control edges lie between. They are in no chain, see `_before_merging`.
+_MERGED = ("BiasAdd", "BiasAddGrad", "Pad")
+_FILTER_GRADIENT = "BackpropFilter"
 
 
 def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
@@ -35,7 +39,7 @@ def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
   count = 0
   last: dict[str, tf.Operation] = {}
   for op in total_order(graph.get_operations(), turns):
-    if op.name not in turns:
+    if op.name not in turns or op.type in _MERGED:
       continue
     before = last.get(op.device)
     if before is not None and before not in _before(op):
@@ -59,8 +63,13 @@ def total_order(
   number = {op: i for i, op in enumerate(ops)}
   readers: list[list[int]] = [[] for _ in ops]
   edges = [(number[b], i) for i, op in enumerate(ops) for b in _before(op)]
-  for before, after in [*edges, *_program_order(ops)]:
+  edges += _program_order(ops)
+  merging = [(number[b], number[a]) for b, a in _before_merging(ops)]
+  for before, after in [*edges, *merging]:
     readers[before].append(after)
+  if len(_by_key(readers, range(len(ops)))) < len(ops):  # They are no order.
+    for before, after in merging:
+      readers[before].remove(after)
   due = [turns.get(op.name, math.inf) for op in ops]
   for i in reversed(_by_key(readers, range(len(ops)))):
     due[i] = min([due[i], *(due[reader] for reader in readers[i])])
@@ -94,6 +103,30 @@ def _before(op: tf.Operation) -> list[tf.Operation]:
   """Returns the direct predecessors of an op in the graph."""
   inputs = {tensor.op: None for tensor in op.inputs}
   return [*inputs, *op.control_inputs]
+
+
+def _before_merging(
+  ops: Sequence[tf.Operation],
+) -> list[tuple[tf.Operation, tf.Operation]]:
+  """Returns pairs whose order keeps merged convolutions free of cycles.
+
+  A convolution that is merged with the addition of its bias also reads the
+  bias. The gradient of a filter that is merged with that of the bias is
+  computed before the readers of either.
+  """
+  pairs = []
+  for op in ops:
+    if op.type == "BiasAdd":
+      pairs.append((op.inputs[1].op, op.inputs[0].op))
+    elif op.type == "BiasAddGrad":
+      readers = op.outputs[0].consumers()
+      pairs += [
+        (other, reader)
+        for other in op.inputs[0].consumers()
+        if other.type.endswith(_FILTER_GRADIENT)
+        for reader in readers
+      ]
+  return pairs
 
 
 def _program_order(ops: Sequence[tf.Operation]) -> list[tuple[int, int]]:
