@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import tfplace
+from tfplace.core.budget import Budget
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
-from tfplace.placers.beside_gpus import gpus_compute
+from tfplace.placers.beside_gpus import gpus_compute, place_beside_gpus
 
 MIB = 2.0**20
 
@@ -151,3 +152,21 @@ def test_the_cpu_alone_is_no_single_device_where_a_gpu_holds_all():
   full = Problem(fast.graph, _cluster(memory_bytes=4.0))
   single = tfplace.place(full, "single")
   assert single.evaluation.step_time_us == 20.0
+
+
+@pytest.mark.parametrize("memory, is_narrow", [(8.0, True), (3.0, False)])
+def test_short_memory_leaves_all_of_the_search_to_both(memory, is_narrow):
+  # Twelve tensors of 1 byte each are more than twice 3 bytes.
+  ops = [
+    OpSpec(f"op{i}", "X", {"GPU": 1.0, "CPU": 1.5}, [1.0]) for i in range(12)
+  ]
+  graph = build_graph("g", ops, [(i, 0, i + 1) for i in range(11)])
+  problem, asked = Problem(graph, _cluster(1, memory)), []
+
+  def search(problem, budget, start):
+    del budget, start
+    asked.append(problem.off_cpu is not None)
+    return tfplace.place(problem, "single", max_evaluations=20)
+
+  place_beside_gpus(problem, Budget(60.0, 100), None, search, search)
+  assert asked[0] == is_narrow

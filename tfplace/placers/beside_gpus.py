@@ -26,6 +26,8 @@ LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
 # left. Chosen by trial.
 _FIRST_SHARE = 0.6
 
+# A training step rarely holds half of its tensors at once.
+_AT_ONCE = 2.0
 # Ops that read or write a variable where it is.
 _ACCESS = re.compile(r"ReadVariable|Assign|Resource|Apply|Scatter|Gather")
 
@@ -81,6 +83,9 @@ def place_beside_gpus(
   narrow = gpus_compute(problem)
   if narrow is None:
     return place(problem, budget, start)
+  if _may_be_short(problem):  # The first search could end without a placement.
+    result = place(problem, budget, start)
+    return dataclasses.replace(result, all_on_gpus_us=math.inf)
   try:
     check_memory(narrow)
     first = place(narrow, budget.fraction(_FIRST_SHARE), start)
@@ -122,6 +127,14 @@ def place_beside_gpus(
   )
 
 
+def _may_be_short(problem: Problem) -> bool:
+  """Returns whether the tensors of a step may not fit on the GPUs at once."""
+  graph = problem.graph
+  held = float(graph.persistent_bytes.sum() + graph.op_output_bytes.sum())
+  gpus = [d for d in problem.cluster.devices if not d.is_cpu]
+  return held > _AT_ONCE * sum(device.memory_bytes for device in gpus)
+
+
 def _of(problem: Problem, result: Result) -> Result:
   """Returns a result as one of the whole problem in the order of the result."""
   return dataclasses.replace(
@@ -148,8 +161,7 @@ def cpu_note(result: Result) -> str:
   gpus_us = result.all_on_gpus_us
   if gpus_us is not None and math.isinf(gpus_us):
     parts.append(
-      "CPUs compute, too, since nothing was found that fits with all"
-      " computation on other devices"
+      "CPUs may compute, too, since memory of other devices is or may be short"
     )
   elif gpus_us is not None:
     gain = gpus_us / result.evaluation.step_time_us - 1
