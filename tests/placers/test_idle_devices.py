@@ -66,6 +66,12 @@ def test_several_devices_are_dropped_in_turn():
   assert found.evaluation.step_time_us == 1005.0
 
 
+def test_all_losses_together_stay_below_the_limit():
+  # Without either small device the step takes 0.6% longer, without both 1.2%.
+  found = _dropped(_problem([1000.0, 6.0, 6.0]), [0, 1, 2])
+  assert found.evaluation.step_time_us == 1006.0
+
+
 def test_a_cpu_beside_gpus_is_dropped_whatever_its_work_is():
   names = ["/device:GPU:0", "/device:CPU:0"]
   devices = Device(names[0], "GPU"), Device(names[1], "CPU")

@@ -12,7 +12,7 @@ from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph, working_devices
 
 MOST_SHARE = 0.01  # Share of the work below which a device may be dropped.
-MOST_LOSS = 0.01  # Share of the step time that its loss may cost.
+MOST_LOSS = 0.01  # Share of the step time that all losses may cost.
 _ROUNDS = 4  # Groups follow neighbors that moved, too; chosen by trial.
 _TARGETS = 3  # Devices of either sort that get all groups; our choice.
 
@@ -28,6 +28,7 @@ def without_idle_devices(result: Result, evaluator: Evaluator) -> Result:
   current = groups.contract(result.placement.devices)
   evaluation, evaluations = result.evaluation, result.evaluations
   refused: set[int] = set()
+  limit_us = (1 + MOST_LOSS) * result.evaluation.step_time_us  # for all of them
   while idle := [d for d in _idle(groups, current) if d not in refused]:
     rows = [
       Placement(problem, groups.expand(row))
@@ -36,7 +37,6 @@ def without_idle_devices(result: Result, evaluator: Evaluator) -> Result:
     refused.add(idle[0])
     found = evaluator.evaluate(rows) if rows else []
     evaluations += len(rows)
-    limit_us = (1 + MOST_LOSS) * evaluation.step_time_us
     fits = [
       (e.step_time_us, i)
       for i, e in enumerate(found)
