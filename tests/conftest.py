@@ -62,5 +62,6 @@ def _few_transfers() -> Iterator[None]:
   from tfplace.measure.calibrate import links  # loads TensorFlow
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(links, "_SIZES", links.LinkBenchmark(rounds=1, steps=2))
+    patch.setattr(links, "_ROUNDS", 1)
+    patch.setattr(links, "_STEPS", 2)
     yield

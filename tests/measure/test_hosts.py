@@ -13,15 +13,14 @@ import tensorflow as tf
 
 from tests.testing.harnesses import harness_of, when_stepping
 from tests.testing.patience import patiently
-from tests.testing.served_workers import await_true, serving, write_hosts
+from tests.testing.served_workers import serving, write_hosts
 from tests.testing.slow import SLOW
 from tfplace.bin import place
 from tfplace.core.problem import Problem
 from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
 from tfplace.extraction import feed_values, run_steps
-from tfplace.measure import ChildError, open_cluster, profile
-from tfplace.measure.calibrate import links
+from tfplace.measure import open_cluster, profile
 from tfplace.measure.local import host
 from tfplace.measure.remote import hosts as hosts_lib
 from tfplace.measure.remote import workers
@@ -122,13 +121,6 @@ def test_each_kind_of_host_is_profiled(live, trained):
   assert live.runtime.starting_us(CPU_0) == 0
 
 
-def test_what_asking_took_in_a_busy_moment_is_measured_again(hosts, trained):
-  harness = harness_of(hosts, trained, steps=3)
-  harness.evaluate(trained.on({}))
-  hosts._empty_us = {CPU_0: 1e9}  # as if the host had been stopped then
-  assert harness.evaluate(trained.on({"y": 1}))[0].step_time_us > 0
-
-
 def test_killed_worker_is_named_and_its_successor_measured_on(
   served, hosts, trained
 ):
@@ -144,31 +136,6 @@ def test_killed_worker_is_named_and_its_successor_measured_on(
   assert again.evaluate(trained.on({"y": 1}))[0].feasible
   assert served[1].await_address() in named  # the same port
   assert served[1].server_pid() != server
-
-
-@SLOW
-def test_worker_is_named_that_is_back_before_it_is_asked(
-  served, hosts, trained, monkeypatch
-):
-  """Whichever end of the broken connection TensorFlow names."""
-  harness = harness_of(hosts, trained, steps=10**7, timeout_s=60)
-  for lost, letter in enumerate("ab"):
-    server = served[lost].server_pid()
-    in_steps(hosts, trained, lambda pid=server: os.kill(pid, signal.SIGKILL))
-    with monkeypatch.context() as patch:
-      patch.setattr(workers, "check", when_all_answer(workers.check))
-      failed = harness.evaluate(trained.on({"y": 1}))[0]
-    assert failed.extra["error_kind"] == "died", failed.extra
-    named = f"worker '{letter}' at {served[lost].address} was lost; "
-    assert failed.extra["error"].startswith(named)
-
-
-def when_all_answer(check):
-  def asked(workers):
-    assert await_true(lambda: not check(workers), 60)
-    return []
-
-  return asked
 
 
 @SLOW
@@ -190,42 +157,6 @@ def test_stopped_worker_is_named_and_used_when_it_goes_on(
     os.kill(server, signal.SIGCONT)
   again = harness_of(hosts, trained, steps=2)
   assert again.evaluate(trained.on({"y": 1}))[0].feasible
-
-
-def endless(device):
-  """A step that counts on the device and never ends."""
-  graph = tf.Graph()
-  with graph.as_default(), tf.device(device):
-    (count,) = tf.while_loop(
-      lambda i: i >= 0.0, lambda i: (i + 1.0) % 100.0, [tf.constant(0.0)]
-    )
-    with tf.control_dependencies([count]):
-      tf.no_op("last")
-  return graph.as_graph_def().SerializeToString()
-
-
-@SLOW
-def test_a_step_without_end_is_given_up_with_its_harness(served, hosts):
-  server = served[1].server_pid()
-  hosts.start()
-  before = used_ticks(server)
-  with pytest.raises(ChildError, match="no answer within 6 s"):
-    hosts.run(links.request(endless(CPU_1), 1), 6.0)
-  assert used_ticks(server) > before + 20  # it did count
-  assert await_true(lambda: is_idle(server), 20)
-
-
-def used_ticks(pid):
-  """Processor time of a process, user and system."""
-  with open(f"/proc/{pid}/stat") as stat:
-    fields = stat.read().rpartition(")")[2].split()
-  return int(fields[11]) + int(fields[12])
-
-
-def is_idle(pid, seconds=0.5):
-  before = used_ticks(pid)
-  time.sleep(seconds)
-  return used_ticks(pid) - before <= 2
 
 
 @contextlib.contextmanager

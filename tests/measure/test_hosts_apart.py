@@ -14,6 +14,7 @@ import tensorflow as tf
 from tests.testing.patience import patiently
 from tests.testing.ports import reaches
 from tests.testing.served_workers import serving, write_hosts
+from tests.testing.slow import SLOW
 from tests.testing.two_machines import ADDRESSES, Unavailable, two_machines
 from tfplace import placers
 from tfplace.core.cluster import Link
@@ -22,6 +23,7 @@ from tfplace.extraction import trace_graph_def
 from tfplace.measure import open_cluster
 from tfplace.plan import sources
 
+pytestmark = SLOW
 DELAY_US = 10e3  # each way
 SIDE, LAYERS = 192, 12  # of a branch: about 5 ms on one core
 

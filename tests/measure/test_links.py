@@ -155,7 +155,7 @@ def test_slow_links_are_spared_the_large_tensors():
   slow = dataclasses.replace(NETWORK, bandwidth_bytes_per_us=1.0)
   workers = SimulatedWorkers(slow)
   found = links.measure(workers, A, B)
-  assert max(workers.sizes - {4.0 * links.LinkBenchmark.side**2}) == 128 << 10
+  assert max(workers.sizes - {4.0 * links.SIDE**2}) == 128 << 10
   assert found.bandwidth_bytes_per_us == pytest.approx(1.0, rel=0.02)
 
 

@@ -19,7 +19,7 @@ from tfplace.simulate import Simulator
 
 def trace(**times_us):
   ops = {name: OpTime("d", 0.0, us, {}) for name, us in times_us.items()}
-  return Trace(ops, (), {})
+  return Trace(ops, {})
 
 
 def test_op_time_is_the_lower_quartile_over_the_traces():
@@ -37,8 +37,8 @@ def test_gap_is_the_time_between_two_ops_of_one_device():
     "b": OpTime("d", 12.0, 8.0, {}),
     "e": OpTime("e", 11.0, 1.0, {}),
   }
-  assert profiling.gap_us([Trace(ops, (), {})], {"d", "e"}) == 4.0
-  assert profiling.gap_us([Trace(ops, (), {})], {"e"}) == 0.0
+  assert profiling.gap_us([Trace(ops, {})], {"d", "e"}) == 4.0
+  assert profiling.gap_us([Trace(ops, {})], {"e"}) == 0.0
 
 
 class Small:
@@ -70,7 +70,7 @@ class Small:
       for device, names in on.items()
       for i, name in enumerate(names)
     }
-    return StepReply([24.0], {}, {}, [Trace(ops, (), {})], 0.0)
+    return StepReply([24.0], {}, {}, [Trace(ops, {})], 0.0)
 
 
 def four_ops():

@@ -43,22 +43,6 @@ def test_an_op_that_ran_twice_took_the_sum():
   assert step_stats.parse(stats, {"a"}).ops["a"].compute_us == 6
 
 
-def test_transfers_have_microseconds_only_and_share_the_origin():
-  stats = step_stats_pb2.StepStats()
-  device = stats.dev_stats.add(device=CPU)
-  add(device, "a", 100, 2)
-  device.node_stats.add(
-    node_name="RecvTensor",
-    timeline_label="[4B] edge_1_a from x to y",
-    all_start_micros=103,
-    all_end_rel_micros=9,
-  )
-  (transfer,) = step_stats.parse(stats, {"a"}).transfers
-  assert transfer.start_us == 3
-  assert transfer.duration_us == 9
-  assert "edge_1_a" in transfer.label
-
-
 def test_peak_is_that_of_allocations_less_releases_over_time():
   stats = step_stats_pb2.StepStats()
   device = stats.dev_stats.add(device=CPU)

@@ -62,6 +62,7 @@ def check_measured_once(processes, output):
   assert 0 < evaluation["step_time_us"] < float("inf")
 
 
+@SLOW
 def test_two_tasks_of_tf_config_measure_once(arguments, tmp_path):
   port = task_commands.free_ports(2)
   addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]

@@ -92,16 +92,6 @@ def test_servers_are_bound_to_loopback(workers):
     assert workers.loopback_only
 
 
-def test_workers_load_tensorflow_and_not_keras(workers):
-  workers.start()
-  for pid in workers.pids:
-    mapped = pathlib.Path(f"/proc/{pid}/maps").read_text()
-    assert "/tensorflow/" in mapped
-    # Compiled parts of what Keras loads.
-    assert "/pandas/" not in mapped
-    assert "/matplotlib/" not in mapped
-
-
 def test_workers_are_gone_after_an_interrupt_in_a_step(trained):
   def interrupt(signum, frame):
     raise KeyboardInterrupt

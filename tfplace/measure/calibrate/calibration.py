@@ -4,7 +4,6 @@ Transfers timed alone find warm caches, so link costs are fitted to a few
 placements, most of them like results of a search.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -16,27 +15,12 @@ from tfplace.measure import harness
 from tfplace.measure.calibrate import fit, placements
 from tfplace.simulate import Simulator
 
-
-@dataclasses.dataclass(frozen=True)
-class CalibrationConfig:
-  """Placements of a calibration, and settings of a refit.
-
-  Attributes:
-    scattered: Fractions of the groups on random devices, per placement.
-    runs: Numbers of runs of consecutive groups, per placement.
-    min_steps: Timed steps of a placement to fit to; first steps are slower.
-    refit: Settings of the fit to placements that ran. The links were fitted
-      before to more diverse placements, and results of a search may have few
-      messages, so a change of a cost needs more evidence.
-  """
-
-  scattered: tuple[float, ...] = (1.0, 0.5, 0.25, 0.1)
-  runs: tuple[int, ...] = (2, 8)
-  min_steps: int = 3
-  refit: fit.RunFitConfig = dataclasses.field(
-    default_factory=lambda: fit.RunFitConfig(per_doubling=0.03)
-  )
-
+_SCATTERED = (1.0, 0.5, 0.25, 0.1)  # groups on random devices, per placement
+_RUNS = (2, 8)  # runs of consecutive groups, per placement
+_MIN_STEPS = 3  # timed steps of a placement to refit to; first steps are slower
+# The links were fitted before to more diverse placements, and results of a
+# search may have few messages, so a refit needs more evidence (`fit_runs`).
+_REFIT_PER_DOUBLING = 0.03
 
 # Maps a problem to placements for its calibration: [placements, num_ops]
 # devices.
@@ -68,7 +52,6 @@ def refitted(
   rows: np.ndarray,
   measured: Sequence[Evaluation],
   starting_us: float = 0.0,
-  config: CalibrationConfig = CalibrationConfig(),
 ) -> Problem:
   """Fits op times and link costs to placements that ran.
 
@@ -87,7 +70,7 @@ def refitted(
     for row, evaluation in zip(rows, measured, strict=True)
     if 0 < evaluation.step_time_us < np.inf
   ]
-  ran = [pair for pair in ran if has_steps(pair[1], config.min_steps)] or ran
+  ran = [pair for pair in ran if has_steps(pair[1], _MIN_STEPS)] or ran
   alone = [(row, e) for row, e in ran if (row == row[0]).all()]
   if alone:
     steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
@@ -98,7 +81,9 @@ def refitted(
     return problem
   rows = np.stack([row for row, _ in ran])
   evaluations = [e for _, e in ran]
-  return fit.fit_runs(problem, rows, evaluations, config.refit).of(problem)
+  return fit.fit_runs(problem, rows, evaluations, _REFIT_PER_DOUBLING).of(
+    problem
+  )
 
 
 def has_steps(measured: Evaluation, least: int) -> bool:
@@ -111,18 +96,13 @@ def samples(
   problem: Problem,
   seed: int,
   guesses: Guesses | None = None,
-  config: CalibrationConfig = CalibrationConfig(),
 ) -> np.ndarray:
   """Returns [placements, num_ops] guesses, scattered ones and halves."""
   devices = placements.peers(problem)
   guessed = guesses(problem) if guesses else ()
   rows = np.asarray(guessed) if len(guessed) else _busy(problem, devices)
-  scattered = placements.scattered(
-    problem, rows[-1], devices, config.scattered, seed
-  )
-  halves = [
-    placements.round_robin(problem, devices, runs) for runs in config.runs
-  ]
+  scattered = placements.scattered(problem, rows[-1], devices, _SCATTERED, seed)
+  halves = [placements.round_robin(problem, devices, runs) for runs in _RUNS]
   return np.concatenate([rows, scattered, np.stack(halves)])
 
 

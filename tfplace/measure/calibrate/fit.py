@@ -21,61 +21,27 @@ from tfplace.simulate import Simulator
 _LEAST_US_PER_BYTE = 1e-6  # 1 TB/s, faster than any copy
 
 
-@dataclasses.dataclass(frozen=True)
-class LinkFitConfig:
-  """Settings of `fit_link`.
+# A message that takes this long crosses a network, whose latency hides the
+# overhead on the devices. Between processes of a host, it takes some 0.1 ms.
+NETWORK_US = 1e3
+_OUTLIER = 0.1  # relative error above which the loss becomes linear
 
-  Attributes:
-    network_us: A message that takes this long crosses a network, whose latency
-      hides the overhead on the devices. Between processes of a host, a message
-      takes some 0.1 ms.
-    outlier: Relative error above which the loss becomes linear.
-    pull: Weight that pulls a cost to 0 if the steps do not determine it.
-    noise: Relative noise of a step. Added times within it get little weight.
-    trip_weight: Weight of round trips. Between idle devices, receiving overlaps
-      with sending, so round trips are shorter than the simulation rules say.
-  """
+# Constants of `fit_link`.
+_PULL = 1e-4  # weight that pulls a cost to 0 if the steps do not determine it
+_NOISE = 0.01  # of a step; added times within it get little weight
+# Between idle devices, receiving overlaps with sending, so round trips are
+# shorter than the simulation rules say.
+_TRIP_WEIGHT = 0.25
 
-  network_us: float = 1e3
-  outlier: float = 0.1
-  pull: float = 1e-4
-  noise: float = 0.01
-  trip_weight: float = 0.25
-
-
-@dataclasses.dataclass(frozen=True)
-class RunFitConfig:
-  """Settings of `fit_runs`.
-
-  Attributes:
-    per_doubling: Relative error that must justify doubling a cost. Among
-      equally good fits, the one closest to the timed links wins.
-    outlier: Relative error above which the loss becomes linear.
-    doublings: Bounds of a factor, in doublings.
-    work_doublings: Bound of the factor of work within one host: ops take 1.1 to
-      1.3 times as long while other devices compute.
-    work_doublings_apart: The same on separate hosts, where they do not.
-    starts: Doublings of messages, bytes and latency that the fit starts from.
-      Latency and work on devices are easily confused, so some starts have much
-      of either.
-    step: Doublings for finite differences, since step times have kinks.
-    network_us: Latency of links between separate hosts.
-  """
-
-  per_doubling: float = 0.002
-  outlier: float = 0.1
-  doublings: tuple[float, float] = (-2.0, 8.0)
-  work_doublings: float = 0.6
-  work_doublings_apart: float = 1e-6
-  starts: tuple[tuple[float, float, float], ...] = (
-    (0, 0, 0),
-    (0, 0, 3),
-    (3, 0, 0),
-    (3, 3, 0),
-    (3, 0, 3),
-  )
-  step: float = 0.1
-  network_us: float = 1e3
+# Constants of `fit_runs`: doublings of a factor.
+_DOUBLINGS = (-2.0, 8.0)  # bounds
+# Ops take 1.1 to 1.3 times as long while other devices of their host compute.
+_WORK_DOUBLINGS = 0.6
+_WORK_DOUBLINGS_APART = 1e-6
+# Doublings of messages, bytes and latency to start from. Latency and work on
+# devices are easily confused, so some starts have much of either.
+_STARTS = ((0, 0, 0), (0, 0, 3), (3, 0, 0), (3, 3, 0), (3, 0, 3))
+_DIFFERENCE = 0.1  # of finite differences, since step times have kinks
 
 
 class Costs(NamedTuple):
@@ -140,9 +106,7 @@ class Timed:
     return max(self.alone_us + self.count * busy, stream + told)
 
 
-def fit_link(
-  timed: Sequence[Timed], config: LinkFitConfig = LinkFitConfig()
-) -> Costs:
+def fit_link(timed: Sequence[Timed]) -> Costs:
   """Fits link costs to timed steps.
 
   Minimizes the squared relative errors of the time that messages add to a step,
@@ -155,7 +119,7 @@ def fit_link(
   if not trips:
     raise MeasurementError("no round trip of a message was timed")
   each_us = {t.size: t.each_us for t in trips}
-  if min(each_us.values()) > config.network_us:
+  if min(each_us.values()) > NETWORK_US:
     return _fit_network(each_us)
   largest = max(each_us)
   message_us = max(each_us[min(each_us)], 1e-3)
@@ -164,22 +128,22 @@ def fit_link(
   scale = np.where(is_bytes, byte_us, message_us)
   added = np.array([t.step_us - t.alone_us for t in timed])
   alone = np.array([t.alone_us for t in timed])
-  noise = np.abs(added) + config.noise * alone + 1e-3
+  noise = np.abs(added) + _NOISE * alone + 1e-3
   is_trip = np.array([t.pattern == "trip" for t in timed])
-  weights = np.where(is_trip, config.trip_weight, 1.0) / noise
+  weights = np.where(is_trip, _TRIP_WEIGHT, 1.0) / noise
 
   def errors(shares: np.ndarray) -> np.ndarray:
     costs = Costs(*(shares * scale).tolist())
     expected = np.array([t.expected_us(costs) for t in timed])
     off = (expected - [t.step_us for t in timed]) * weights
-    return np.concatenate([off, config.pull * shares])
+    return np.concatenate([off, _PULL * shares])
 
   starts = [  # costs on the devices, on the link, or both
     np.array([0.4, 0.4, 0.4, 0.4, 0.2, 0.0, 0.2]),
     np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 1.0]),
     np.full(7, 0.3),
   ]
-  shares = _least(errors, starts, (0.0, np.inf), config.outlier)
+  shares = _least(errors, starts, (0.0, np.inf))
   return Costs(*(shares * scale).tolist())
 
 
@@ -246,7 +210,7 @@ def fit_runs(
   problem: Problem,
   rows: np.ndarray,
   measured: Sequence[Evaluation],
-  config: RunFitConfig = RunFitConfig(),
+  per_doubling: float = 0.002,
 ) -> Factors:
   """Fits the factors with which simulated steps match measured ones.
 
@@ -257,6 +221,8 @@ def fit_runs(
     problem: a problem with measured op times and timed links.
     rows: [placements, num_ops] placements that ran.
     measured: their evaluations; not finite for failed runs.
+    per_doubling: relative error that must justify doubling a cost. Among
+      equally good fits, the one closest to the timed links wins.
   """
   times = np.array([e.step_time_us for e in measured])
   ran = np.isfinite(times) & (times > 0)  # 0: lost in the round trip to a host
@@ -271,21 +237,21 @@ def fit_runs(
     scaled = Problem(problem.graph, cluster, order=problem.order)
     steps = Simulator(scaled).run(rows[ran])
     off = np.log(steps.step_time_us / times[ran]) + work * np.log(2.0)
-    return np.concatenate([off, config.per_doubling * doublings])
+    return np.concatenate([off, per_doubling * doublings])
 
   def slopes(doublings: np.ndarray) -> np.ndarray:
-    rows = config.step * np.eye(len(doublings))
+    rows = _DIFFERENCE * np.eye(len(doublings))
     moved = [errors(doublings + row) for row in rows]
-    return (np.stack(moved, axis=1) - errors(doublings)[:, None]) / config.step
+    return (np.stack(moved, axis=1) - errors(doublings)[:, None]) / _DIFFERENCE
 
-  starts = np.array([(*start, 0.0) for start in config.starts])
-  least, most = ([bound] * 3 for bound in config.doublings)
+  starts = np.array([(*start, 0.0) for start in _STARTS])
+  least, most = ([bound] * 3 for bound in _DOUBLINGS)
   latency_us = min(link.latency_us for link in problem.cluster.links)
-  most_work = config.work_doublings_apart
-  if latency_us < config.network_us:
-    most_work = config.work_doublings
+  most_work = _WORK_DOUBLINGS_APART
+  if latency_us < NETWORK_US:
+    most_work = _WORK_DOUBLINGS
   bounds = [*least, 0.0], [*most, most_work]
-  best = _least(errors, starts, bounds, config.outlier, slopes)
+  best = _least(errors, starts, bounds, slopes)
   return Factors(*(2.0**best).tolist())
 
 
@@ -293,7 +259,6 @@ def _least(
   errors: Callable[[np.ndarray], np.ndarray],
   starts: Iterable[np.ndarray],
   bounds: tuple[Any, Any],
-  outlier: float,
   slopes: Any = "2-point",
 ) -> np.ndarray:
   found = [
@@ -303,7 +268,7 @@ def _least(
       slopes,
       bounds,
       loss="soft_l1",
-      f_scale=outlier,
+      f_scale=_OUTLIER,
       max_nfev=100,
     )
     for start in starts

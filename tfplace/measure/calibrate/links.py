@@ -22,37 +22,19 @@ TIMEOUT_S = 60.0
 _PATTERNS = ("trip", "send", "recv", "burst")
 
 
-@dataclasses.dataclass(frozen=True)
-class LinkBenchmark:
-  """Size of the microbenchmark.
-
-  Attributes:
-    loads: Bytes of a message, and the largest number of messages in a step.
-    holdout: Bytes of the messages that validate the fit and are not used in it.
-    trips: Most round trips in one step.
-    side: Rows of the matrices that keep a device busy.
-    products: Matrix products that keep a device busy.
-    rounds: Repetitions of a pattern, of which the fastest counts.
-    pattern_s: Seconds after which no further round of a pattern starts.
-    steps: Timed steps per round.
-    long_us: Limit of the time that the messages of a step take.
-  """
-
-  loads: tuple[tuple[int, int], ...] = (
-    *((4, 32), (16 << 10, 32), (128 << 10, 16)),
-    *((512 << 10, 8), (1 << 20, 8)),
-  )
-  holdout: int = 512 << 10
-  trips: int = 8
-  side: int = 128
-  products: int = 100
-  rounds: int = 3
-  pattern_s: float = 1.0
-  steps: int = 5
-  long_us: float = 1e6
-
-
-_SIZES = LinkBenchmark()
+# Bytes of a message, and the largest number of messages in a step.
+_LOADS = (
+  *((4, 32), (16 << 10, 32), (128 << 10, 16)),
+  *((512 << 10, 8), (1 << 20, 8)),
+)
+_HOLDOUT = 512 << 10  # bytes of messages that validate the fit, unused in it
+_TRIPS = 8  # most round trips in one step
+SIDE = 128  # rows of the matrices that keep a device busy
+_PRODUCTS = 100  # of such matrices
+_ROUNDS = 3  # repetitions of a pattern, of which the fastest counts
+_PATTERN_S = 1.0  # after which no further round of a pattern starts
+_STEPS = 5  # timed, per round
+_LONG_US = 1e6  # limit of the time that the messages of a step take
 
 
 def empty_step(device: str) -> bytes:
@@ -124,11 +106,10 @@ def _payload(size: int) -> tf.Tensor:
 
 
 def _products(device: str) -> list[tf.Tensor]:
-  side = _SIZES.side
   with tf.device(device):
-    matrix = tf.constant(np.full((side, side), 1 / side, np.float32))
+    matrix = tf.constant(np.full((SIDE, SIDE), 1 / SIDE, np.float32))
     result = [tf.matmul(matrix, matrix)]
-    while len(result) < _SIZES.products:
+    while len(result) < _PRODUCTS:
       result.append(tf.matmul(result[-1], matrix))
   return result
 
@@ -164,13 +145,13 @@ def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
     ChildError: a transfer failed.
   """
   timed = _timed(runner, src, dst)
-  costs = fit.fit_link([t for t in timed if t.size != _SIZES.holdout])
+  costs = fit.fit_link([t for t in timed if t.size != _HOLDOUT])
   errors = {
     t.pattern: (t.expected_us(costs) - t.alone_us)
     / max(t.step_us - t.alone_us, 1e-3)
     - 1.0
     for t in timed
-    if t.size == _SIZES.holdout
+    if t.size == _HOLDOUT
   }
   link = costs.link(src, dst)
   return dataclasses.replace(link, extra={"held_out_error": errors})
@@ -178,20 +159,17 @@ def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
 
 def _timed(runner: runtime.Runtime, src: str, dst: str) -> list[fit.Timed]:
   result: list[fit.Timed] = []
-  loads = _SIZES.loads
   expected_us = 1.0  # time of a message of this size
-  for (size, most), (larger, _) in itertools.pairwise((*loads, loads[-1])):
-    count = min(most, int(_SIZES.long_us / expected_us))
+  for (size, most), (larger, _) in itertools.pairwise((*_LOADS, _LOADS[-1])):
+    count = min(most, int(_LONG_US / expected_us))
     if count < 2:
       break
     # On a network, only round trips are informative; see `fit.fit_link`.
-    is_network = (
-      bool(result) and result[0].each_us > fit.LinkFitConfig.network_us
-    )
+    is_network = bool(result) and result[0].each_us > fit.NETWORK_US
     for pattern in _PATTERNS[:1] if is_network else _PATTERNS:
       result.append(_time(runner, src, dst, pattern, size, count))
     expected_us = max(result[-1].each_us, 1.0)
-    if size > loads[0][0]:  # the smallest size says nothing about the rate
+    if size > _LOADS[0][0]:  # the smallest size says nothing about the rate
       expected_us *= larger / size
   return result
 
@@ -205,7 +183,7 @@ def _time(
   count: int,
 ) -> fit.Timed:
   if pattern == "trip":
-    count = min(count, _SIZES.trips)
+    count = min(count, _TRIPS)
     graphs = [round_trips(src, end, size, count) for end in (src, dst)]
   else:
     busy = {"send": src, "recv": dst}.get(pattern)
@@ -214,9 +192,9 @@ def _time(
     ]
   began = time.monotonic()
   rounds: list[list[float]] = []
-  while len(rounds) < _SIZES.rounds:
+  while len(rounds) < _ROUNDS:
     rounds.append([_step_us(runner, graph) for graph in graphs])
-    if time.monotonic() - began > _SIZES.pattern_s:
+    if time.monotonic() - began > _PATTERN_S:
       break  # a slow link, so load on the host matters little
   alone_us, step_us = (min(column) for column in zip(*rounds, strict=True))
   return fit.Timed(pattern, size, count, alone_us, step_us)
@@ -224,7 +202,7 @@ def _time(
 
 def _step_us(runner: runtime.Runtime, graph_def: bytes) -> float:
   """Returns the fastest step time, the least affected by other processes."""
-  return min(runner.run(request(graph_def, _SIZES.steps), TIMEOUT_S).step_us)
+  return min(runner.run(request(graph_def, _STEPS), TIMEOUT_S).step_us)
 
 
 def request(graph_def: bytes, steps: int) -> messages.StepRequest:

@@ -151,36 +151,16 @@ class OpTime:
 
 
 @dataclasses.dataclass(frozen=True)
-class Transfer:
-  """One tensor received by a device.
-
-  Attributes:
-    label: TensorFlow's text: size, rate, producer, devices.
-    device: the receiving device.
-    start_us: time of the request since the step's first op.
-    duration_us: time from the request to the arrival, including waiting for the
-      producer.
-  """
-
-  label: str
-  device: str
-  start_us: float
-  duration_us: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Trace:
   """Step stats of one step.
 
   Attributes:
     ops: op name -> its time.
-    transfers: tensors received.
     peak_bytes: device -> peak of allocations by ops in the step, without
       variables and constants.
   """
 
   ops: Mapping[str, OpTime]
-  transfers: Sequence[Transfer]
   peak_bytes: Mapping[str, float]
 
 

@@ -9,7 +9,6 @@ from tensorflow.core.framework import step_stats_pb2
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
 
-_TRANSFER = "RecvTensor"
 _GPU_STREAMS = "/stream:all"
 
 
@@ -85,22 +84,19 @@ def parse(
   starts = [_start_ns(n) for d in devices for n in d.node_stats]
   origin = min(starts, default=0)
   ops: dict[str, messages.OpTime] = {}
-  transfers: list[messages.Transfer] = []
   for device in devices:
     for node in device.node_stats:
-      if node.node_name == _TRANSFER:
-        transfers.append(_transfer(node, device.device, origin))
-      elif node.node_name in known:
+      if node.node_name in known:
         _add(ops, node.node_name, _op_time(node, device.device, origin))
   for device in stats.dev_stats:
     if device.device.endswith(_GPU_STREAMS):
       _use_kernel_times(ops, device.node_stats)
   peaks = {d.device: _peak_bytes(d.node_stats) for d in devices}
-  return messages.Trace(ops, transfers, peaks)
+  return messages.Trace(ops, peaks)
 
 
 def _start_ns(node: step_stats_pb2.NodeExecStats) -> int:
-  """Returns the start in nanoseconds; transfers only have microseconds."""
+  """Returns the start in nanoseconds; some nodes only have microseconds."""
   return node.all_start_nanos or node.all_start_micros * 1000
 
 
@@ -129,16 +125,6 @@ def _add(
   total_us = time.compute_us + (before.compute_us if name in ops else 0.0)
   ops[name] = dataclasses.replace(
     time, start_us=before.start_us, compute_us=total_us
-  )
-
-
-def _transfer(
-  node: step_stats_pb2.NodeExecStats, device: str, origin: int
-) -> messages.Transfer:
-  start = _start_ns(node)
-  took = node.all_end_rel_nanos or node.all_end_rel_micros * 1000
-  return messages.Transfer(
-    node.timeline_label, device, (start - origin) / 1e3, took / 1e3
   )
 
 
