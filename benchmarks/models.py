@@ -804,7 +804,7 @@ class Scores(layers.Layer):
 
 def transformer(
   batch: int,
-  layers: int,
+  depth: int,
   units: int,
   heads: int,
   length: int,
@@ -818,7 +818,7 @@ def transformer(
   """Scores `predicted` words of a text; one class of it where that is 0."""
   words = keras.Input((length,), batch_size=batch, dtype="int32")
   x = layers.Embedding(vocabulary, units)(words)
-  for _ in range(layers):
+  for _ in range(depth):
     x = PublishedBlock(units, heads, memory, fused)(x)
   if predicted:
     x = Scores(units, vocabulary, adaptive)(x[:, :predicted])
