@@ -7,7 +7,6 @@ split is the same everywhere; no parameter is fitted to a test row.
 """
 
 import csv
-import dataclasses
 import gzip
 import hashlib
 import pathlib
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.gpu_hardware import GpuHardware, gpu_hardware
-from tfplace.core.gpus import GPUS, gpu_description
+from tfplace.core.hardware import GPUS
 from tfplace.cost.kernels.convolution import Shapes
 from tfplace.cost.kernels.rates import Limits, Rates, rates
 
@@ -38,17 +37,15 @@ CLASSES = {
 
 def _a100_pcie_80gb() -> GpuHardware:
   """Returns the 40 GB card with 1935 GB/s and 300 W (product brief)."""
-  forty = GPUS["a100-pcie"]
-  changed = dataclasses.replace(
-    forty, bandwidth_bytes_per_us=1935000.0, power_watts=300
-  )
-  return gpu_hardware("a100-pcie-80gb", gpu_description(changed))
+  forty = GPUS["a100-pcie"].hardware
+  changed = {**forty, "bandwidth": 1935000000, "power_watts": 300}
+  return gpu_hardware("a100-pcie-80gb", changed)
 
 
 # Name in the data -> data sheet.
 HARDWARE = {
   **{
-    name: gpu_hardware(name, gpu_description(GPUS[preset]))
+    name: gpu_hardware(name, GPUS[preset].hardware)
     for name, preset in (
       ("p4", "p4"),
       ("p100-pcie", "p100"),

@@ -3,26 +3,26 @@
 import pytest
 
 from tfplace.core.gpu_hardware import gpu_hardware
-from tfplace.core.gpus import GPUS, gpu_description
+from tfplace.core.hardware import GPUS
 from tfplace.errors import ProblemError
 
-# name: TFLOPS in fp32, TF32 and fp16 with tensor cores, multiprocessors, watts:
-# the data sheets again, typed a second time.
+# name: GiB and GB/s of its memory, TFLOPS in fp32, TF32 and fp16 with tensor
+# cores, multiprocessors, watts: the data sheets again, typed a second time.
 DATA_SHEETS = {
-  "k80": (4.37, 0, 0, 13, 150),
-  "p4": (5.5, 0, 0, 20, 75),
-  "p100": (9.3, 0, 0, 56, 250),
-  "v100": (15.7, 0, 125, 80, 300),
-  "v100-32gb": (15.7, 0, 125, 80, 300),
-  "v100-pcie": (14.0, 0, 112, 80, 250),
-  "t4": (8.1, 0, 65, 40, 70),
-  "a100": (19.5, 156, 312, 108, 400),
-  "a100-80gb": (19.5, 156, 312, 108, 400),
-  "a100-pcie": (19.5, 156, 312, 108, 250),
-  "a10": (31.2, 62.5, 125, 72, 150),
-  "l4": (30.3, 60, 121, 58, 72),
-  "h100": (67, 495, 990, 132, 700),
-  "h100-pcie": (51, 378, 756, 114, 350),
+  "k80": (12, 240, 4.37, 0, 0, 13, 150),
+  "p4": (8, 192, 5.5, 0, 0, 20, 75),
+  "p100": (16, 732, 9.3, 0, 0, 56, 250),
+  "v100": (16, 900, 15.7, 0, 125, 80, 300),
+  "v100-32gb": (32, 900, 15.7, 0, 125, 80, 300),
+  "v100-pcie": (16, 900, 14.0, 0, 112, 80, 250),
+  "t4": (16, 320, 8.1, 0, 65, 40, 70),
+  "a100": (40, 1555, 19.5, 156, 312, 108, 400),
+  "a100-80gb": (80, 2039, 19.5, 156, 312, 108, 400),
+  "a100-pcie": (40, 1555, 19.5, 156, 312, 108, 250),
+  "a10": (24, 600, 31.2, 62.5, 125, 72, 150),
+  "l4": (24, 300, 30.3, 60, 121, 58, 72),
+  "h100": (80, 3350, 67, 495, 990, 132, 700),
+  "h100-pcie": (80, 2039, 51, 378, 756, 114, 350),
 }
 # An RTX 3090 (GA102 white paper), which has no preset.
 CARD = {
@@ -35,15 +35,22 @@ CARD = {
 
 
 @pytest.mark.parametrize("name", GPUS)
-def test_presets_have_the_peaks_of_their_data_sheets(name):
-  fp32, tf32, fp16, multiprocessors, watts = DATA_SHEETS[name]
-  found = gpu_hardware(name, gpu_description(GPUS[name]))
+def test_gpus_of_presets_are_those_of_their_data_sheets(name):
+  gib, gb_per_s, fp32, tf32, fp16, multiprocessors, watts = DATA_SHEETS[name]
+  hardware = GPUS[name].hardware
+  found = gpu_hardware(name, hardware)
   peaks = found.peak_flops_per_us
+  assert GPUS[name].memory_bytes == gib * 2**30
+  assert found.bandwidth_bytes_per_us == gb_per_s * 1e3
   assert peaks["fp32"] == pytest.approx(fp32 * 1e6, rel=0.012)
   assert peaks.get("tf32", 0) == pytest.approx(tf32 * 1e6, rel=0.01)
   assert peaks.get("fp16", 0) == pytest.approx(fp16 * 1e6, rel=0.01)
   assert found.multiprocessors == multiprocessors
   assert found.power_watts == watts
+  # How Grappler computes a GPU's peak (op_level_cost_estimator.cc).
+  lanes = 192 if hardware["environment"]["architecture"] < "4" else 64
+  by_grappler = 2 * hardware["num_cores"] * hardware["frequency"] * lanes
+  assert by_grappler == pytest.approx(fp32 * 1e6, rel=0.012)
 
 
 def test_a_card_is_described_from_its_data_sheet():

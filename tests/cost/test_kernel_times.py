@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfplace.core.gpu_hardware import gpu_hardware
-from tfplace.core.gpus import GPUS, gpu_description
+from tfplace.core.hardware import GPUS
 from tfplace.cost.kernels import parameters, tiles
 from tfplace.cost.kernels.correction import Correction, fullness, quadratic
 from tfplace.cost.kernels.forest import Forest
@@ -19,7 +19,7 @@ PARAMETERS = parameters.load()
 
 
 def _gpu(name):
-  return gpu_hardware(name, gpu_description(GPUS[name]))
+  return gpu_hardware(name, GPUS[name].hardware)
 
 
 def _us(name, *kernels):

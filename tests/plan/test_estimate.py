@@ -10,7 +10,7 @@ import pytest
 import tfplace
 from tfplace import core, formats
 from tfplace.core import estimate as estimates
-from tfplace.core.gpus import GPUS
+from tfplace.core.hardware import GPUS
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import FormatError, InfeasibleError, TfplaceError
 from tfplace.plan import estimate

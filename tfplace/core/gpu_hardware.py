@@ -18,17 +18,16 @@ MEMORY_TYPES = ("gddr", "hbm")
 # Fields of `hardware` that TensorFlow's `DeviceProperties` lacks.
 FIELDS = ("multiprocessors", "peak_gflops", "power_watts", "memory_type")
 
-# Compute capability -> peaks over that of fp32: tf32, then fp16 and bf16 with
-# tensor cores (CUDA C++ programming guide, arithmetic instructions, and the
-# white papers of Volta, Turing, Ampere, Ada and Hopper). A capability between
-# two takes the lower one.
-_TENSOR_CORES = (
-  (7.0, 0.0, 8.0, 0.0),
-  (7.5, 0.0, 8.0, 0.0),
-  (8.0, 8.0, 16.0, 16.0),
-  (8.6, 2.0, 4.0, 4.0),
-  (9.0, 7.4, 14.8, 14.8),
-)
+# Compute capability -> peaks of its tensor cores over that of fp32 (CUDA C++
+# programming guide, arithmetic instructions, and the white papers of Volta,
+# Turing, Ampere, Ada and Hopper). A capability between two takes the lower one.
+_TENSOR_CORES = {
+  7.0: {"fp16": 8.0},
+  7.5: {"fp16": 8.0},
+  8.0: {"tf32": 8.0, "fp16": 16.0, "bf16": 16.0},
+  8.6: {"tf32": 2.0, "fp16": 4.0, "bf16": 4.0},
+  9.0: {"tf32": 7.4, "fp16": 14.8, "bf16": 14.8},
+}
 _GDDR_BYTES_PER_US = 700e3  # the fastest GDDR6 card here has 600 GB/s
 _L2_BYTES = 4 << 20  # of P100 and T4, for a card that does not say
 
@@ -67,21 +66,66 @@ def gpu_hardware(device: str, described: Mapping[str, Any]) -> GpuHardware:
   Raises:
     ProblemError: a field is missing or has a value that it cannot have.
   """
-  fields = _Fields(device, described)
-  architecture = fields.architecture()
-  said = fields.peaks()
-  peak = said.get("fp32") or fields.fp32_gflops(architecture)
-  peaks = {"fp32": peak, **(said or _tensor_peaks(architecture, peak))}
-  bandwidth = fields.number("bandwidth") * 1e-3  # from KB/s
-  default = "gddr" if bandwidth < _GDDR_BYTES_PER_US else "hbm"
+
+  def refusal(message: str) -> ProblemError:
+    return ProblemError(f"device {device!r}: {message}", device=device)
+
+  def positive(field: str, value: Any) -> float:
+    number = _number(value)
+    if not number > 0:
+      raise refusal(
+        f"{field} of its hardware must be a number above 0, not {shown(value)}"
+      )
+    return number
+
+  def number(field: str, default: float | None = None) -> float:
+    return positive(field, described.get(field, default))
+
+  text = (described.get("environment") or {}).get("architecture")
+  architecture = _number(text)
+  if not 1 <= architecture < 100:
+    raise refusal(
+      f"architecture of its hardware is {shown(text)}; it must be the compute"
+      ' capability, such as "8.6"'
+    )
+  said = described.get("peak_gflops", {})
+  if not isinstance(said, Mapping):
+    raise refusal(
+      f"peak_gflops of its hardware is {shown(said)}; it must be an object"
+      f" with keys of {', '.join(PRECISIONS)}"
+    )
+  for name in said:
+    if name not in PRECISIONS:
+      raise refusal(
+        f"peak_gflops of its hardware has the unknown precision {shown(name)};"
+        f" choose from {', '.join(PRECISIONS)}"
+      )
+  peaks = {
+    name: positive(f"peak_gflops of {name}", value)
+    for name, value in said.items()
+  }
+  peak = peaks.get("fp32")
+  if peak is None:
+    clock, lanes = number("frequency"), lanes_per_core(architecture)
+    peak = 2e-3 * number("num_cores") * lanes * clock
+  peaks = {"fp32": peak, **(peaks or _tensor_peaks(architecture, peak))}
+  bandwidth = number("bandwidth") * 1e-3  # from KB/s
+  memory_type = described.get(
+    "memory_type", "gddr" if bandwidth < _GDDR_BYTES_PER_US else "hbm"
+  )
+  if memory_type not in MEMORY_TYPES:
+    raise refusal(
+      f"memory_type of its hardware is {shown(memory_type)}; choose from"
+      f" {', '.join(MEMORY_TYPES)}"
+    )
   return GpuHardware(
     architecture,
-    int(fields.number("multiprocessors", described.get("num_cores"))),
+    int(number("multiprocessors", described.get("num_cores"))),
     {name: gflops * 1e3 for name, gflops in peaks.items()},
     bandwidth,
-    fields.number("l2_cache_size", _L2_BYTES),
-    fields.number("power_watts", math.inf),
-    fields.choice("memory_type", MEMORY_TYPES, default),
+    number("l2_cache_size", _L2_BYTES),
+    number("power_watts", math.inf),
+    memory_type,
   )
 
 
@@ -92,86 +136,13 @@ def lanes_per_core(architecture: float) -> int:
 
 def _tensor_peaks(architecture: float, peak: float) -> dict[str, float]:
   """Precision -> peak of the tensor cores of a compute capability."""
-  known = [row for row in _TENSOR_CORES if row[0] <= architecture]
-  if not known:
-    return {}
-  ratios = zip(("tf32", "fp16", "bf16"), known[-1][1:], strict=True)
-  return {name: ratio * peak for name, ratio in ratios if ratio}
+  known = [ratios for at, ratios in _TENSOR_CORES.items() if at <= architecture]
+  return {name: r * peak for name, r in known[-1].items()} if known else {}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Fields:
-  """Checked access to the fields of a description."""
-
-  device: str
-  described: Mapping[str, Any]
-
-  def number(self, field: str, default: float | None = None) -> float:
-    """A value above 0."""
-    return self._positive(field, self.described.get(field, default))
-
-  def architecture(self) -> float:
-    """The compute capability."""
-    environment = self.described.get("environment") or {}
-    text: Any = environment.get("architecture")
-    try:
-      value = float(text)
-    except (TypeError, ValueError):
-      value = math.nan
-    if not 1 <= value < 100:
-      raise self._error(
-        f"architecture of its hardware is {shown(text)}; it must be the compute"
-        ' capability, such as "8.6"'
-      )
-    return value
-
-  def fp32_gflops(self, architecture: float) -> float:
-    """The single-precision peak of cores and clock."""
-    lanes = lanes_per_core(architecture)
-    clock = self.number("frequency")
-    return 2e-3 * self.number("num_cores") * lanes * clock
-
-  def peaks(self) -> dict[str, float]:
-    """Precision -> GFLOP/s, as described; empty where nothing is."""
-    said = self.described.get("peak_gflops", {})
-    if not isinstance(said, Mapping):
-      raise self._error(
-        f"peak_gflops of its hardware is {shown(said)}; it must be an object"
-        f" with keys of {', '.join(PRECISIONS)}"
-      )
-    for name in said:
-      if name not in PRECISIONS:
-        raise self._error(
-          f"peak_gflops of its hardware has the unknown precision"
-          f" {shown(name)}; choose from {', '.join(PRECISIONS)}"
-        )
-    return {
-      name: self._positive(f"peak_gflops of {name}", value)
-      for name, value in said.items()
-    }
-
-  def choice(self, field: str, choices: tuple[str, ...], default: str) -> str:
-    """One of the choices."""
-    value = self.described.get(field, default)
-    if value not in choices:
-      raise self._error(
-        f"{field} of its hardware is {shown(value)}; choose from"
-        f" {', '.join(choices)}"
-      )
-    return value
-
-  def _positive(self, field: str, value: Any) -> float:
-    try:  # JSON of protobuf writes 64-bit integers as text
-      number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-      number = math.nan
-    if not number > 0:
-      raise self._error(
-        f"{field} of its hardware must be a number above 0, not {shown(value)}"
-      )
-    return number
-
-  def _error(self, message: str) -> ProblemError:
-    return ProblemError(
-      f"device {self.device!r}: {message}", device=self.device
-    )
+def _number(value: Any) -> float:
+  """Converts a number, or NaN; protobuf's JSON has 64-bit integers as text."""
+  try:
+    return math.nan if isinstance(value, bool) else float(value)
+  except (TypeError, ValueError):
+    return math.nan

@@ -12,13 +12,13 @@ joins hosts, and a host with GPUs of several kinds is in parentheses:
 
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from tfplace.core.gpus import GPUS
-from tfplace.core.hosts import MAX_GPUS
+from tfplace.core.hardware import GPUS, GpuModel
 from tfplace.errors import FormatError, shown
 
 MAX_GPUS_OF_HOST = 8
+MAX_GPUS = 64  # GPUs on all hosts of a preset.
 _GPUS = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)?)x([1-9]\d{0,5})(?:-(\w+))?")
 _HOSTS = re.compile(r"(?:([1-9]\d{0,5})\*)?(?:\(([^()]+)\)|([^()*+]+))")
 _PLUS = re.compile(r"\+(?![^(]*\))")  # outside of parentheses
@@ -29,7 +29,7 @@ class NamedGpus:
   """Equal GPUs of one host.
 
   Attributes:
-    gpu: key of `gpus.GPUS`.
+    gpu: key of `hardware.GPUS`.
     count: number of them.
     wiring: "pcie", "nvlink", or None for the default of the GPU.
   """
@@ -37,6 +37,16 @@ class NamedGpus:
   gpu: str
   count: int
   wiring: str | None
+
+  @property
+  def model(self) -> GpuModel:
+    return GPUS[self.gpu]
+
+  @property
+  def has_nvlink(self) -> bool:
+    """Whether NVLink joins them, the default except for P100."""
+    default = "nvlink" if self.model.nvlinks and self.gpu != "p100" else "pcie"
+    return (self.wiring or default) == "nvlink"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,23 +110,17 @@ def _check_host(name: str, inside: str, gpus: Sequence[NamedGpus]) -> None:
   count = sum(each.count for each in gpus)
   if count > MAX_GPUS_OF_HOST:
     raise _error(name, inside, f"{count} GPUs in one host")
-  twice = _first_repeated(each.gpu for each in gpus)
-  if twice is not None:
-    total = sum(each.count for each in gpus if each.gpu == twice)
+  totals: dict[str, int] = {}
+  for each in gpus:
+    totals[each.gpu] = totals.get(each.gpu, 0) + each.count
+  if len(totals) < len(gpus):
+    keys = [each.gpu for each in gpus]
+    twice = next(key for i, key in enumerate(keys) if key in keys[:i])
     raise FormatError(
       f"cluster preset {shown(name)} has {twice} twice in one host"
-      f" {shown(inside)}; write {twice}x{total}, or a number of hosts before"
-      f" each part, as in 1*{twice}x1+1*{twice}x1"
+      f" {shown(inside)}; write {twice}x{totals[twice]}, or a number of hosts"
+      f" before each part, as in 1*{twice}x1+1*{twice}x1"
     )
-
-
-def _first_repeated(names: Iterable[str]) -> str | None:
-  seen: set[str] = set()
-  for name in names:
-    if name in seen:
-      return name
-    seen.add(name)
-  return None
 
 
 def _error(name: str, part: str, what: str) -> FormatError:

@@ -1,95 +1,24 @@
 """Presets of known hardware, such as `k80x2`, `v100x2+p100x2` or `2*v100x8`.
 
 A preset is N GPUs and one CPU device in one host, or several hosts in a network
-(`preset_names` defines the names). All figures are published; `GPUS`, `HOSTS`,
-`hosts.NETWORKS` and the functions below name their sources. Measured clusters
-come from `tfplace.measure`, all others from files.
+(`preset_names` defines the names). All figures are published; `hardware` and
+the comments below name their sources. Measured clusters come from
+`tfplace.measure`, all others from files.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Mapping, Sequence
 
-from tfplace.core import hosts
 from tfplace.core.cluster import CPU, Cluster, Device, Link
-from tfplace.core.gpus import GPUS, GpuModel, gpu_description
-from tfplace.core.preset_names import NamedGpus, NamedHosts, parse_preset
-
-_GIB = 2**30
-
-
-@dataclasses.dataclass(frozen=True)
-class HostModel:
-  """Published figures of a host.
-
-  Attributes:
-    model: its processors.
-    cores: total cores of all sockets.
-    frequency_mhz: base clock.
-    memory_bytes: host memory.
-    bandwidth_bytes_per_us: memory bandwidth of all sockets.
-    pcie_bytes_per_us: one-way bandwidth of one x16 slot.
-    source: source of the figures.
-  """
-
-  model: str
-  cores: int
-  frequency_mhz: int
-  memory_bytes: int
-  bandwidth_bytes_per_us: float
-  pcie_bytes_per_us: float
-  source: str
-
-
-# A PCIe 3.0 x16 slot moves 12,000 B/us after packet headers (15,750 on the
-# wire). Generations 4 and 5 each double that.
-HOSTS = {
-  "dgx-1": HostModel(
-    "2 x Intel Xeon E5-2698 v4", 40, 2200, 512 * _GIB, 136500.0, 12000.0,
-    "NVIDIA DGX-1 white paper WP-08437: 2 x 20 cores of 2.2 GHz, 512 GB of "
-    "DDR4-2133 in 2 x 4 channels of 17.07 GB/s, PCIe 3.0",
-  ),
-  "dgx-a100": HostModel(
-    "2 x AMD EPYC 7742", 128, 2250, 1024 * _GIB, 409600.0, 24000.0,
-    "NVIDIA DGX A100 data sheet: 128 cores of 2.25 GHz, 1 TB; AMD: 204.8 GB/s "
-    "per socket; PCIe 4.0",
-  ),
-  "dgx-h100": HostModel(
-    "2 x Intel Xeon Platinum 8480C", 112, 2000, 2048 * _GIB, 614400.0, 48000.0,
-    "NVIDIA DGX H100 data sheet: 112 cores of 2.0 GHz, 2 TB; Intel: 8 channels "
-    "of DDR5-4800 per socket; PCIe 5.0",
-  ),
-}  # fmt: skip
-
-# Number of NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid
-# cube mesh with 6 links per GPU, as printed by `nvidia-smi topo -m`.
-DGX1_NVLINKS = (
-  (0, 1, 1, 2, 2, 0, 0, 0),
-  (1, 0, 2, 1, 0, 2, 0, 0),
-  (1, 2, 0, 2, 0, 0, 1, 0),
-  (2, 1, 2, 0, 0, 0, 0, 1),
-  (2, 0, 0, 0, 0, 1, 1, 2),
-  (0, 2, 0, 0, 1, 0, 2, 1),
-  (0, 0, 1, 0, 1, 2, 0, 2),
-  (0, 0, 0, 1, 2, 1, 2, 0),
+from tfplace.core.hardware import (
+  DGX1_NVLINKS,
+  HOSTS,
+  NETWORKS,
+  HostModel,
+  NetworkModel,
 )
-
-
-def cpu_hardware(host: HostModel) -> dict[str, Any]:
-  """Describes a host as Grappler's `DeviceProperties`: MHz, KB/s, bytes."""
-  return {
-    "type": "CPU",
-    "vendor": host.model.split()[2],
-    "model": host.model,
-    "frequency": host.frequency_mhz,
-    "num_cores": host.cores,
-    "bandwidth": int(host.bandwidth_bytes_per_us * 1e3),
-    "memory_size": host.memory_bytes,
-    "environment": {},
-  }
-
-
-_TASK = "/job:localhost/replica:0/task:0/device:"
+from tfplace.core.preset_names import NamedGpus, parse_preset
 
 # Placeto (arXiv 1906.08879), public simulator: K80s on one host with 7600 B/us,
 # 25 us between messages, and 5.7 us to launch an op. TensorFlow's executor on
@@ -99,10 +28,12 @@ PLACETO_BYTES_PER_US = 7600.0
 PLACETO_GAP_US = 25.0
 PLACETO_OP_OVERHEAD_US = 5.7
 
-# The sources above give no latency. The value lies between the few microseconds
-# of a raw peer read and the tens of microseconds of a copy scheduled by
-# TensorFlow.
+# The sources of links give no latency. The value lies between the few
+# microseconds of a raw peer read and the tens of microseconds of a copy
+# scheduled by TensorFlow.
 TRANSFER_LATENCY_US = 10.0
+
+_Slot = tuple[NamedGpus, int]  # A GPU, and its number among those of its kind.
 
 
 def cluster_preset(name: str) -> Cluster:
@@ -110,7 +41,7 @@ def cluster_preset(name: str) -> Cluster:
 
   `preset_names` defines the names. In each host, GPUs 0 .. count-1 come first,
   then the CPU. Without a suffix, p100 and the GPUs without NVLink are joined by
-  PCIe, the others by NVLink. Figures as in `GPUS` and `HOSTS`:
+  PCIe, the others by NVLink. Figures as in `hardware`:
 
   - K80: Placeto's simulator, with one outgoing channel per device.
   - PCIe: two GPUs share a switch that leads to the host, in each direction
@@ -122,166 +53,169 @@ def cluster_preset(name: str) -> Cluster:
   - GPUs of several kinds: the host is that of the newest one. Unequal GPUs are
     joined by PCIe at the rate of the slower; a link with a K80 at one end has
     the rate and gap of K80s.
-  - `2*v100x8`: two such hosts in a network of `hosts.NETWORKS`, with up to 64
-    GPUs in total. Unequal hosts are joined at the rate of the slower network; a
-    host of unequal GPUs has the slowest of their networks.
+  - `2*v100x8`: two such hosts in a network, with up to 64 GPUs in total.
+    Unequal hosts are joined at the rate of the slower adapter, with the longer
+    of their networks' latencies; a host of unequal GPUs has the slowest of
+    their networks. A transfer leaves through the adapter on the PCIe switch of
+    the sending device and queues there, whatever its destination. Transfers
+    that reach a host from several others do not queue, because a link has only
+    one channel.
 
   A cluster with GPUs of several kinds has device kinds `GPU-v100`, `GPU-p100`;
   one with several kinds of hosts, `CPU-dgx-1`, `CPU-dgx-a100`. Otherwise, kinds
   are `GPU` and `CPU`. `extra["hardware"]` of each device describes it to
-  Grappler's estimator.
+  cost models.
 
   Raises:
     FormatError: the name is unknown; lists the choices.
   """
   named, in_network = parse_preset(name)
-  models = {_host_model(host) for host in named}
-  gpus = {each.gpu for host in named for each in host.gpus}
-  built = [
-    _one_host(name, host.gpus, len(gpus) > 1, len(models) > 1) for host in named
-  ]
-  if not in_network:
-    return built[0]
-  return hosts.joined(
-    name,
-    [
-      hosts.NetworkedHost(
-        cluster, _network(host), HOSTS[_host_model(host)].pcie_bytes_per_us
-      )
-      for cluster, host in zip(built, named, strict=True)
-      for _ in range(host.count)
-    ],
-    TRANSFER_LATENCY_US,
-  )
-
-
-def _host_model(host: NamedHosts) -> str:
-  """Returns the key of the host with the newest PCIe of its GPUs' hosts."""
-  keys = [GPUS[each.gpu].host for each in host.gpus]
-  return max(keys, key=lambda key: HOSTS[key].pcie_bytes_per_us)
-
-
-def _network(host: NamedHosts) -> hosts.NetworkModel:
-  """Returns the slowest network of a host's GPUs."""
-  networks = [hosts.NETWORKS[GPUS[each.gpu].network] for each in host.gpus]
-  return min(networks, key=lambda network: network.bytes_per_us)
+  says_gpu = len({each.gpu for host in named for each in host.gpus}) > 1
+  says_host = len({_host_key(host.gpus) for host in named}) > 1
+  all_gpus = [host.gpus for host in named for _ in range(host.count)]
+  hosts = [
+    _host(
+      gpus, f"/job:worker/replica:0/task:{i}" if in_network else "",
+      says_gpu, says_host,
+    )
+    for i, gpus in enumerate(all_gpus)
+  ]  # fmt: skip
+  links = [link for host in hosts for link in host.links]
+  for one, other in itertools.permutations(hosts, 2):
+    links += _network_links(one, other)
+  sources = {key: s for host in hosts for key, s in host.sources.items()}
+  if in_network:
+    networks = dict.fromkeys(host.network.source for host in hosts)
+    sources["network"] = "; ".join(networks)
+  devices = tuple(device for host in hosts for device in host.devices)
+  return Cluster(name, devices, tuple(links), {"sources": sources})
 
 
 @dataclasses.dataclass(frozen=True)
-class _Slot:
-  """A GPU of a host.
+class _Host:
+  """A host of a preset.
 
   Attributes:
-    key: key of `GPUS`.
-    wiring: "pcie" or "nvlink", between GPUs of its kind.
-    rank: number of the GPU among those of its kind.
-    count: number of GPUs of its kind.
+    task: name of its task in a network, "" outside of one.
+    devices: its GPUs, then its CPU.
+    links: between all pairs of them.
+    bytes_per_us: bandwidth of one adapter, which its PCIe slot may limit.
+    network: its adapters.
+    sources: part -> source of its figures.
   """
 
-  key: str
-  wiring: str
-  rank: int
-  count: int
-
-  @property
-  def gpu(self) -> GpuModel:
-    return GPUS[self.key]
-
-  @property
-  def is_k80(self) -> bool:
-    return self.key == "k80"
-
-  @property
-  def pcie_bytes_per_us(self) -> float:
-    """Bandwidth of the PCIe slots that the GPU was built for."""
-    return HOSTS[self.gpu.host].pcie_bytes_per_us
+  task: str
+  devices: tuple[Device, ...]
+  links: tuple[Link, ...]
+  bytes_per_us: float
+  network: NetworkModel
+  sources: Mapping[str, str]
 
 
-def _one_host(
-  name: str, named: Sequence[NamedGpus], says_gpu: bool, says_host: bool
-) -> Cluster:
-  """Builds the GPUs and the CPU of a host.
+def _host_key(gpus: Sequence[NamedGpus]) -> str:
+  """Returns the key of the host with the newest PCIe of its GPUs' hosts."""
+  keys = [each.model.host for each in gpus]
+  return max(keys, key=lambda key: HOSTS[key].pcie_bytes_per_us)
 
-  `says_gpu` and `says_host` name the GPU and the host in device kinds.
-  """
-  slots = [
-    _Slot(each.gpu, each.wiring or _default_wiring(each.gpu), i, each.count)
-    for each in named
-    for i in range(each.count)
+
+def _host(
+  gpus: Sequence[NamedGpus], task: str, says_gpu: bool, says_host: bool
+) -> _Host:
+  """Builds a host; the last arguments name GPU and host in device kinds."""
+  key = _host_key(gpus)
+  model: HostModel = HOSTS[key]
+  slots = [(each, rank) for each in gpus for rank in range(each.count)]
+  prefix = f"{task or '/job:localhost/replica:0/task:0'}/device:"
+  devices = [
+    Device(
+      f"{prefix}GPU:{i}",
+      f"GPU-{each.gpu}" if says_gpu else "GPU",
+      each.model.memory_bytes,
+      PLACETO_OP_OVERHEAD_US,
+      {"hardware": dict(each.model.hardware)},
+    )
+    for i, (each, _) in enumerate(slots)
   ]
-  key = _host_model(NamedHosts(1, tuple(named)))
-  devices = [_gpu_device(slot, i, says_gpu) for i, slot in enumerate(slots)]
-  devices.append(_cpu_device(key, says_host))
+  cpu = Device(
+    f"{prefix}CPU:0",
+    f"{CPU}-{key}" if says_host else CPU,
+    float(model.hardware["memory_size"]),
+    PLACETO_OP_OVERHEAD_US,
+    {"hardware": dict(model.hardware)},
+  )
+  devices.append(cpu)
   names = [device.name for device in devices]
-  links = tuple(
+  links = [
     _link(slots, names, src, dst)
-    for src in range(len(names))
-    for dst in range(len(names))
-    if src != dst
-  )
+    for src, dst in itertools.permutations(range(len(names)), 2)
+  ]
+  if task:
+    links = [
+      dataclasses.replace(link, channel=f"{task}/{link.channel}")
+      for link in links
+    ]
   sources = {
-    f"gpu-{each.gpu}" if says_gpu else "gpu": GPUS[each.gpu].source
-    for each in named
+    f"gpu-{each.gpu}" if says_gpu else "gpu": each.model.source for each in gpus
   }
-  sources[f"host-{key}" if says_host else "host"] = HOSTS[key].source
-  return Cluster(name, tuple(devices), links, {"sources": sources})
-
-
-def _default_wiring(gpu: str) -> str:
-  return "nvlink" if GPUS[gpu].nvlinks and gpu != "p100" else "pcie"
-
-
-def _gpu_device(slot: _Slot, index: int, says_gpu: bool) -> Device:
-  return Device(
-    f"{_TASK}GPU:{index}",
-    f"GPU-{slot.key}" if says_gpu else "GPU",
-    float(slot.gpu.memory_bytes),
-    PLACETO_OP_OVERHEAD_US,
-    {"hardware": gpu_description(slot.gpu)},
+  sources[f"host-{key}" if says_host else "host"] = model.source
+  network = min(
+    (NETWORKS[each.model.network] for each in gpus),
+    key=lambda network: network.bytes_per_us,
   )
+  rate = min(network.bytes_per_us, model.pcie_bytes_per_us)
+  return _Host(task, tuple(devices), tuple(links), rate, network, sources)
 
 
-def _cpu_device(host: str, says_host: bool) -> Device:
-  return Device(
-    f"{_TASK}CPU:0",
-    f"{CPU}-{host}" if says_host else CPU,
-    float(HOSTS[host].memory_bytes),
-    PLACETO_OP_OVERHEAD_US,
-    {"hardware": cpu_hardware(HOSTS[host])},
-  )
+def _network_links(src: _Host, dst: _Host) -> list[Link]:
+  rate = min(src.bytes_per_us, dst.bytes_per_us)
+  latency_us = max(src.network.latency_us, dst.network.latency_us)
+  links = []
+  for i, device in enumerate(src.devices):
+    adapter = 0 if device.is_cpu else i // src.network.gpus_per_adapter
+    channel = f"{src.task}/network:{adapter}:out"
+    links += [
+      Link(
+        device.name, other.name, rate, TRANSFER_LATENCY_US + latency_us,
+        channel=channel,
+      )
+      for other in dst.devices
+    ]  # fmt: skip
+  return links
 
 
 def _link(
   slots: Sequence[_Slot], names: Sequence[str], src: int, dst: int
 ) -> Link:
+  """Builds the link between two devices of a host; the CPU has no slot."""
   cpu = len(slots)
   ends = [slots[i] for i in (src, dst) if i != cpu]
   named = names[src], names[dst]
-  if any(end.is_k80 for end in ends):
-    from_other = src != cpu and not slots[src].is_k80
+  if any(each.gpu == "k80" for each, _ in ends):
+    from_other = src != cpu and slots[src][0].gpu != "k80"
     channel = _pcie_channel(cpu, src, dst) if from_other else f"out:{named[0]}"
     return Link(*named, PLACETO_BYTES_PER_US, 0.0, PLACETO_GAP_US, channel)
-  first, links = ends[0], 0
-  is_alike = len(ends) == 2 and first.key == ends[1].key
-  if is_alike and first.wiring == "nvlink":
-    links = _num_nvlinks(first, ends[1])
+  first, model = ends[0][0], ends[0][0].model
+  is_alike = len(ends) == 2 and first == ends[1][0]
+  links = 0
+  if is_alike and first.has_nvlink:
+    links = _num_nvlinks(first, ends[0][1], ends[1][1])
   if links:
-    channel = f"nvlink:{src}" if first.gpu.nvswitch else f"nvlink:{src}-{dst}"
-    bandwidth = links * first.gpu.nvlink_bytes_per_us
+    channel = f"nvlink:{src}" if model.nvswitch else f"nvlink:{src}-{dst}"
+    bandwidth = links * model.nvlink_bytes_per_us
   else:
     channel = _pcie_channel(cpu, src, dst)
-    bandwidth = min(end.pcie_bytes_per_us for end in ends)
+    bandwidth = min(HOSTS[g.model.host].pcie_bytes_per_us for g, _ in ends)
   return Link(*named, bandwidth, TRANSFER_LATENCY_US, 0.0, channel)
 
 
-def _num_nvlinks(src: _Slot, dst: _Slot) -> int:
-  gpu = src.gpu
-  if gpu.nvswitch:
-    return gpu.nvlinks
-  if src.count <= 4:
-    return gpu.nvlinks // 3
-  cube_mesh = DGX1_NVLINKS[src.rank][dst.rank]
-  return min(cube_mesh, 1) if gpu.nvlinks == 4 else cube_mesh
+def _num_nvlinks(gpus: NamedGpus, src: int, dst: int) -> int:
+  model = gpus.model
+  if model.nvswitch:
+    return model.nvlinks
+  if gpus.count <= 4:
+    return model.nvlinks // 3
+  cube_mesh = DGX1_NVLINKS[src][dst]
+  return min(cube_mesh, 1) if model.nvlinks == 4 else cube_mesh
 
 
 def _pcie_channel(cpu: int, src: int, dst: int) -> str:

@@ -23,15 +23,16 @@ from tensorflow.core.protobuf.device_properties_pb2 import (
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import item as grappler_item
 
-from tfplace.core import gpu_hardware, gpus, presets
+from tfplace.core import gpu_hardware
 from tfplace.core.cluster import Cluster
 from tfplace.core.gpu_hardware import GpuHardware
+from tfplace.core.hardware import GPUS, HOSTS
 from tfplace.errors import ExtractionError, ProblemError, shown
 
 # Hardware of devices without a description, by type: a DGX-1 and its V100.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-  "CPU": presets.cpu_hardware(presets.HOSTS["dgx-1"]),
-  "GPU": gpus.gpu_description(gpus.GPUS["v100"]),
+  "CPU": HOSTS["dgx-1"].hardware,
+  "GPU": GPUS["v100"].hardware,
 }
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.core import gpus, presets
+from tfplace.core import presets
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.hardware import GPUS, HOSTS
 from tfplace.errors import ApplyError
 
 _LOCAL = "/job:localhost/replica:0/task:0"
@@ -156,10 +157,10 @@ def _gpus() -> list[tuple[Device, str]]:
 def _gpu(name: str, physical: Any, part: Any, parts: int) -> Device:
   details = tf.config.experimental.get_device_details(physical)
   words = re.findall(r"[a-z]+\d+", details.get("device_name", "").lower())
-  model = next((w for w in words if w in gpus.GPUS), _UNKNOWN_GPU)
-  hardware = _part_of(gpus.gpu_description(gpus.GPUS[model]), parts)
+  model = next((w for w in words if w in GPUS), _UNKNOWN_GPU)
+  hardware = _part_of(dict(GPUS[model].hardware), parts)
   limit_mb = getattr(part, "memory_limit", None)
-  known = gpus.GPUS[model].memory_bytes / parts
+  known = GPUS[model].memory_bytes / parts
   memory = limit_mb * 2**20 if limit_mb else known
   overhead = presets.PLACETO_OP_OVERHEAD_US
   return Device(name, "GPU", float(memory), overhead, {"hardware": hardware})
@@ -189,5 +190,5 @@ def _cpu(name: str, parts: int) -> Device:
 def _link(src: Device, dst: Device, shared: bool) -> Link:
   if shared:
     return Link(src.name, dst.name, _SHARED_BYTES_PER_US, _SHARED_LATENCY_US)
-  pcie = presets.HOSTS["dgx-1"].pcie_bytes_per_us
+  pcie = HOSTS["dgx-1"].pcie_bytes_per_us
   return Link(src.name, dst.name, pcie, presets.TRANSFER_LATENCY_US)

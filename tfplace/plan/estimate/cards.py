@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfplace.core.cluster import Cluster, Device
-from tfplace.core.gpus import GPUS
+from tfplace.core.hardware import GPUS
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
