@@ -36,7 +36,7 @@ from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.plan import PlanConfig, microbatches, variants
-from tfplace.plan.size_proposals import proposed_sizes
+from tfplace.plan.proposals import proposed_sizes
 
 _SLOW_BYTES_PER_US = 1250.0  # 10 Gb/s
 _BY_HAND = ("data_parallel", "pipeline", "hybrid")

@@ -1,9 +1,11 @@
 """`--import`: files of models with classes and functions of a user's own."""
 
-import subprocess
 import sys
 
+import keras
 import pytest
+
+from tfplace.bin import extract
 
 _MODULE = """
 import keras
@@ -14,7 +16,7 @@ class Doubling(keras.layers.Layer):
     return x + x
 
 
-{register}
+@keras.saving.register_keras_serializable('own')
 class Halving(keras.layers.Layer):
   def call(self, x):
     return x / 2.0
@@ -23,52 +25,46 @@ class Halving(keras.layers.Layer):
 def own_loss(y_true, y_pred):
   return keras.ops.mean((y_true - y_pred) ** 2)
 """
-_SAVE = """
-import keras, own_parts
-inputs = keras.Input((4,))
-x = own_parts.Halving()(own_parts.Doubling()(inputs))
-model = keras.Model(inputs, keras.layers.Dense(2)(x))
-model.compile("sgd", own_parts.own_loss, jit_compile=False)
-model.save("own.keras")
-"""
 
 
-def _run(folder, *arguments):
-  return subprocess.run(
-    [sys.executable, *arguments],
-    cwd=folder,
-    capture_output=True,
-    text=True,
-    check=False,
-  )
+def _forget():
+  sys.modules.pop("own_parts", None)
+  keras.saving.get_custom_objects().pop("own>Halving", None)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+  """A model file of classes that this process has forgotten."""
   folder = tmp_path_factory.mktemp("own")
-  register = "@keras.saving.register_keras_serializable('own')"
-  (folder / "own_parts.py").write_text(_MODULE.format(register=register))
+  (folder / "own_parts.py").write_text(_MODULE)
   (folder / "broken.py").write_text("raise ValueError('not today')")
-  saved = _run(folder, "-c", _SAVE)
-  assert saved.returncode == 0, saved.stderr
+  with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(folder)
+    import own_parts
+
+    inputs = keras.Input((4,))
+    x = own_parts.Halving()(own_parts.Doubling()(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(2)(x))
+    model.compile("sgd", own_parts.own_loss, jit_compile=False)
+    model.save(folder / "own.keras")
+  _forget()
   return folder
 
 
-def _extract(folder, *flags):
-  return _run(
-    folder,
-    "-m",
-    "tfplace.bin.extract",
-    "--keras_model=own.keras",
-    "--cluster=v100x2",
-    "--output=g.json",
-    *flags,
-  )
+@pytest.fixture(name="run")
+def _run(folder, monkeypatch, capsys):
+  def run(flag):
+    monkeypatch.chdir(folder)
+    source = ["--keras_model=own.keras", "--cluster=v100x2"]
+    code = extract.run([*source, "--output=g.json", flag])
+    return code, capsys.readouterr().err
+
+  yield run
+  _forget()
 
 
-def test_classes_of_the_named_module_are_known(folder):
-  done = _extract(folder, "--import=own_parts")
-  assert done.returncode == 0, done.stderr
+def test_classes_of_the_named_module_are_known(folder, run):
+  assert run("--import=own_parts") == (0, "")
   text = (folder / "g.json").read_text()
   assert "doubling" in text and "halving" in text
 
@@ -82,8 +78,8 @@ def test_classes_of_the_named_module_are_known(folder):
     ("--import=", "with --import=own_parts"),
   ],
 )
-def test_what_cannot_be_known_is_one_line(folder, flag, said):
-  done = _extract(folder, flag)
-  assert done.returncode == 1
-  assert said in done.stderr
-  assert len(done.stderr.splitlines()) == 1
+def test_what_cannot_be_known_is_one_line(run, flag, said):
+  code, error = run(flag)
+  assert code == 1
+  assert said in error
+  assert len(error.splitlines()) == 1

@@ -14,6 +14,7 @@ import tfplace
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.plan import sources
 from tfplace.plan.clusters import find_cluster
+from tfplace.plan.model_source import open_source
 
 WIDTH, BATCH = 1800, 8
 # Two kernels of 1800^2 floats, and two slots of Adam for each.
@@ -140,8 +141,7 @@ def test_extractions_leave_no_weights(files):
       tfplace.extract(model, batch_size=BATCH, microbatches=microbatches)
       return _parts(model)
     _, traced = sources.load_or_extract(
-      kind,
-      files[kind],
+      open_source(files[kind], kind=kind),
       find_cluster("v100x2"),
       batch_size=BATCH,
       microbatches=MicrobatchConfig(microbatches),

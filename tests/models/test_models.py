@@ -11,6 +11,7 @@ from tfplace import cluster_preset, models
 from tfplace.core import Problem
 from tfplace.errors import ExtractionError
 from tfplace.plan import sources
+from tfplace.plan.model_source import open_source
 
 TINY = {
   "inception_v3": {"batch_size": 2, "image_size": 75, "classes": 10},
@@ -229,4 +230,4 @@ def test_too_small_images_are_refused():
 )
 def test_what_is_no_size_is_refused_by_name(size, told):
   with pytest.raises(ExtractionError, match=told):
-    sources.trace("model", "nmt", sizes={size: 4})
+    open_source("nmt", sizes={size: 4}).trace()

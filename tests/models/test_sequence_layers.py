@@ -9,6 +9,7 @@ from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.placers import place
 from tfplace.plan import sources
+from tfplace.plan.model_source import open_source
 
 LAYERS = 3
 TINY = {
@@ -31,7 +32,7 @@ def placed(request):
   """A model of three layers, and the expert's GPU of each op, of three."""
   sizes = {"layers": LAYERS, **TINY[request.param]}
   cluster = cluster_preset(f"v100x{LAYERS}")
-  traced = sources.trace("model", request.param, batch_size=2, sizes=sizes)
+  traced = open_source(request.param, sizes=sizes).trace(batch_size=2)
   problem = Problem(sources.op_graph(traced, cluster), cluster)
   result = place(problem, "expert", budget_s=20)
   assert result.evaluation.feasible

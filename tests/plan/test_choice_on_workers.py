@@ -43,14 +43,6 @@ def test_workers_split_a_step_of_much_work_as_one_process_does(workers):
   assert found.best.placement.problem is found.problem
 
 
-def test_workers_begin_the_next_number_before_one_is_judged(workers):
-  """Two at once, so 4 is opened though 2 is as bad as in one process."""
-  step = Step(work_us=10.0, overhead_us=100.0)
-  found = chosen(step, workers)
-  assert found.choice.microbatches.is_whole
-  assert [k for k, _ in step.opened] == [1, 2, 4]
-
-
 def test_workers_find_what_fits_in_memory(workers):
   step = Step(activation=100.0, memory=60.0, devices=1)
   found = chosen(step, workers, order="arrival")

@@ -15,6 +15,7 @@ from tfplace.core.presets import cluster_preset
 from tfplace.errors import FormatError, InfeasibleError, TfplaceError
 from tfplace.plan import estimate
 from tfplace.plan.estimate import batch, cards, fits
+from tfplace.plan.model_source import ModelSource, open_source
 
 
 def dense(compiled=True, dtype=None):
@@ -29,6 +30,16 @@ def dense(compiled=True, dtype=None):
   )
   if compiled:
     model.compile("adam", "mse", jit_compile=False)
+  return model
+
+
+def chain(depth, activation=None):
+  hidden = [
+    keras.layers.Dense(64, activation=activation, name=f"layer_{i}")
+    for i in range(depth)
+  ]
+  model = keras.Sequential([keras.Input((64,)), *hidden])
+  model.compile("sgd", "mse", jit_compile=False)
   return model
 
 
@@ -61,30 +72,14 @@ def test_parameters_are_those_of_the_summary(found):
   assert "Total params: 46 (184.00 B)" in "".join(lines)
 
 
-def test_every_preset_has_a_row(found):
+def test_cards_are_presets_or_kinds_of_a_cluster(found):
   assert [card.name for card in found.steps[0].cards] == list(GPUS)
-
-
-def test_a_mixed_cluster_has_a_row_per_kind_of_gpu(found):
   mixed = tfplace.estimate(dense(), "v100x1+p100x2", batch_size=4).steps[0]
   rows = {card.name: card for card in found.steps[0].cards}
   for card, gpu in zip(mixed.cards, ["v100", "p100"], strict=True):
     assert card.name == f"v100x1+p100x2: GPU-{gpu}"
     assert card.step_time_us == rows[gpu].step_time_us
     assert card.memory_bytes == rows[gpu].memory_bytes
-
-
-def test_ops_take_on_each_kind_what_they_take_on_it_alone():
-  mixed = tfplace.extract(dense(), "v100x1+p100x1", batch_size=4)
-  assert list(mixed.time_us) == ["GPU-v100", "GPU-p100", "CPU"]
-  for gpu in ("v100", "p100"):
-    alone = tfplace.extract(dense(), f"{gpu}x1", batch_size=4)
-    np.testing.assert_array_equal(
-      mixed.time_us[f"GPU-{gpu}"], alone.time_us["GPU"]
-    )
-    np.testing.assert_array_equal(
-      mixed.peak_us[f"GPU-{gpu}"], alone.peak_us["GPU"]
-    )
 
 
 def test_the_largest_batch_uses_all_kinds_of_gpus():
@@ -118,7 +113,7 @@ def test_parts_sum_to_the_peak_of_the_simulator(found):
   assert peak.parts["non_trainable"] == 40
 
 
-def test_file_survives_a_round_trip(found, tmp_path):
+def test_file_round_trip_and_error(found, tmp_path):
   path = tmp_path / "e.json"
   found = dataclasses.replace(
     found,
@@ -128,11 +123,6 @@ def test_file_survives_a_round_trip(found, tmp_path):
   )
   formats.save_estimate(found, path)
   assert formats.load_estimate(path) == found
-
-
-def test_file_error_names_element_and_value(found, tmp_path):
-  path = tmp_path / "e.json"
-  formats.save_estimate(found, path)
   data = json.loads(path.read_text())
   data["steps"][0]["cards"][1]["fits"] = "maybe"
   path.write_text(json.dumps(data))
@@ -141,11 +131,7 @@ def test_file_error_names_element_and_value(found, tmp_path):
 
 
 def test_step_that_does_not_fit_gets_devices_or_microbatches():
-  model = keras.Sequential(
-    [keras.Input((64,))]
-    + [keras.layers.Dense(64, name=f"layer_{i}") for i in range(6)]
-  )
-  model.compile("sgd", "mse", jit_compile=False)
+  model = chain(6)
   whole = tfplace.estimate(model, cluster(1e9), batch_size=512)
   need = whole.steps[0].peak.num_bytes
   assert whole.steps[0].variants == ("whole",)
@@ -164,11 +150,7 @@ def test_step_that_does_not_fit_gets_devices_or_microbatches():
 
 
 def test_recomputation_lets_one_device_hold_a_deep_step():
-  model = keras.Sequential(
-    [keras.Input((64,))]
-    + [keras.layers.Dense(64, activation="gelu") for _ in range(8)]
-  )
-  model.compile("sgd", "mse", jit_compile=False)
+  model = chain(8, "gelu")
   whole = tfplace.estimate(model, cluster(1e9), batch_size=2048).steps[0]
   small = cluster(0.7 * whole.peak.num_bytes, count=2)
   (card,) = tfplace.estimate(model, small, batch_size=2048).steps[0].cards
@@ -177,34 +159,24 @@ def test_recomputation_lets_one_device_hold_a_deep_step():
   assert found.step_time_us > card.step_time_us
 
 
-class Counted:
-  """A source that lists the microbatches of what it traces."""
-
-  def __init__(self, source):
-    self._source, self.counts = source, []
-
-  def __getattr__(self, name):
-    return getattr(self._source, name)
-
-  def trace(self, batch_size, microbatches, precision, on_stage):
-    self.counts.append(microbatches.count)
-    return self._source.trace(batch_size, microbatches, precision, on_stage)
-
-
-def test_microbatches_are_traced_until_every_card_holds_the_step():
-  model = keras.Sequential(
-    [keras.Input((64,))] + [keras.layers.Dense(64) for _ in range(6)]
-  )
-  model.compile("sgd", "mse", jit_compile=False)
+def test_microbatches_are_traced_until_every_card_holds_the_step(monkeypatch):
+  model = chain(6)
   whole = tfplace.estimate(model, cluster(1e9), batch_size=2048).steps[0]
-  source = Counted(estimate.open_steps(model))
+  counts, real = [], ModelSource.trace
+
+  def trace(self, batch_size, microbatches, *others):
+    counts.append(microbatches.count)
+    return real(self, batch_size, microbatches, *others)
+
+  monkeypatch.setattr(ModelSource, "trace", trace)
   rows = [
     cards.cluster_card(cluster(share * whole.peak.num_bytes))
     for share in (0.7, 0.5)
   ]
+  source = open_source(model).loaded()
   (step,) = estimate.estimate_steps(source, rows, batch_size=2048).steps
   # Whole, recomputed, in 2, which the first card holds, and in 4.
-  assert source.counts == [1, 1, 2, 4]
+  assert counts == [1, 1, 2, 4]
   found = [card.smallest_of("microbatches") for card in step.cards]
   assert [fit.microbatches for fit in found] == [2, 4]
 
@@ -218,7 +190,7 @@ def test_host_memory_does_not_make_a_step_fit():
   card = cards.cluster_card(cluster(50))
   one = fits.on_one_device(graph, card)
   assert not one.fits
-  assert fits.placed(graph, card.cluster, "GPU") is None
+  assert fits.placed(graph, card.cluster, ["GPU"]) is None
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -230,7 +202,7 @@ def test_largest_batch_fits_and_the_next_does_not(count):
   for size, fits_there in ((found.batch_size, True), (found.batch_size + 1, 0)):
     graph = tfplace.extract(dense(), devices, batch_size=size)
     one = fits.on_one_device(graph, card)
-    several = count > 1 and fits.placed(graph, devices, "GPU")
+    several = count > 1 and fits.placed(graph, devices, ["GPU"])
     assert bool(one.fits or several) == bool(fits_there)
 
 
@@ -240,35 +212,26 @@ def test_largest_batch_names_what_is_missing():
 
 
 @pytest.mark.parametrize("start", [1, 10, 119, 120, 500, 4096])
-def test_the_largest_size_is_found_although_memory_jumps(start):
-  # Loads are affine up to a jump at 100; 119 is the last that fits.
+def test_the_largest_size_fits_and_the_next_was_tried(start):
   sizes = []
 
-  def tried(size):
+  def is_fitting(size):
     sizes.append(size)
-    load = size / 200 + (0.4 if size > 100 else 0.0)
-    return load, ("single", 1.0, load) if size < 120 else None
+    return size < 120
 
-  assert batch.largest(tried, start, 1) == 119
+  assert batch.largest(is_fitting, start, 1) == 119
   assert {119, 120} <= set(sizes)
-  assert len(set(sizes)) <= 18
+  assert len(sizes) <= 18
 
 
-def test_nothing_that_fits_gives_the_least_size():
-  assert batch.largest(lambda size: (2.0 * size, None), 9, 2) == 2
-
-
-def test_memory_that_does_not_grow_is_refused():
+def test_nothing_or_everything_that_fits_is_told():
+  assert batch.largest(lambda _: False, 9, 2) == 2
   with pytest.raises(TfplaceError, match="a batch of 1048576 still fits"):
-    batch.largest(lambda size: (0.5, ("single", 1.0, 1.0)), 9, 2)
+    batch.largest(lambda _: True, 9, 2)
 
 
 def test_mixed_precision_keeps_weights_and_shrinks_activations():
-  model = keras.Sequential(
-    [keras.Input((64,))]
-    + [keras.layers.Dense(64, activation="relu") for _ in range(4)]
-  )
-  model.compile("sgd", "mse", jit_compile=False)
+  model = chain(4, "relu")
   both = tfplace.estimate(
     model, "v100x1", batch_size=256, precisions=["float32", "mixed_float16"]
   )

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfplace
 from tfplace.bin import extract as extract_command
@@ -18,6 +19,7 @@ from tfplace.formats.graph import graph_to_json
 from tfplace.plan import sources
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
+from tfplace.plan.model_source import ModelSource, open_source
 
 SIZES = {"layers": 1, "units": 8, "vocabulary": 20, "length": 2}
 ASKED = {"batch_size": 2, "sizes": SIZES}
@@ -26,6 +28,16 @@ ASKED = {"batch_size": 2, "sizes": SIZES}
 def extract(folder, **changes):
   asked = {**ASKED, **changes}
   return tfplace.extract("nmt", "k80x2", cache_dir=folder, **asked)
+
+
+def load(folder, **options):
+  return sources.load_or_extract(
+    open_source("nmt", sizes=SIZES),
+    cluster_preset("k80x2"),
+    batch_size=2,
+    cache=GraphCache(folder),
+    **options,
+  )
 
 
 def entries(folder):
@@ -39,70 +51,31 @@ def filled(tmp_path_factory):
   return folder, extract(folder)
 
 
-@pytest.fixture
-def no_tracing(monkeypatch):
+def test_only_another_question_is_traced(filled, monkeypatch):
   def fail(*_, **__):
     raise AssertionError("traced")
 
-  monkeypatch.setattr(sources, "trace", fail)
-
-
-def test_a_second_use_gives_the_same_graph(filled, no_tracing):
+  monkeypatch.setattr(ModelSource, "trace", fail)
   folder, graph = filled
   assert graph_to_json(extract(folder)) == graph_to_json(graph)
   assert len(entries(folder)) == 1
-
-
-@pytest.mark.parametrize(
-  "changes", [{"batch_size": 3}, {"training": False}, {"sizes": {}}]
-)
-def test_another_question_is_traced(filled, no_tracing, changes):
   with pytest.raises(AssertionError, match="traced"):
-    extract(filled[0], **changes)
-
-
-def test_without_a_directory_nothing_is_kept(filled, no_tracing):
+    extract(folder, batch_size=3)
   with pytest.raises(AssertionError, match="traced"):
     extract(None)
 
 
-def test_several_clusters_share_one_trace(filled, tmp_path, monkeypatch):
-  real, traces = sources.trace, []
-
-  def counted(*args, **kwargs):
-    traces.append(args)
-    return real(*args, **kwargs)
-
-  monkeypatch.setattr(sources, "trace", counted)
-  clusters = ["v100x2", "k80x2", "p100x4"]
-  asked = {**ASKED, "cache_dir": tmp_path / "graphs"}
-  v100, k80, p100 = sources.extract_each("nmt", clusters, **asked)
-  assert len(traces) == 1
-  assert graph_to_json(k80) == graph_to_json(filled[1])
-  assert v100.names == k80.names == p100.names
-  matmul = list(v100.types).index("MatMul")
-  us = [graph.time_us["GPU"][matmul] for graph in (v100, p100, k80)]
-  assert us == sorted(us)
-  assert len(set(us)) == 3
-  again = sources.extract_each("nmt", clusters, **asked)
-  assert len(traces) == 1
-  assert graph_to_json(again[0]) == graph_to_json(v100)
-
-
 HIT = """
-import json, sys, time
+import json, sys
 import tfplace
-from tfplace.formats.graph import graph_to_json
-began = time.process_time()
-graph = tfplace.extract("nmt", "k80x4", cache_dir=sys.argv[1],
-                        **json.loads(sys.argv[2]))
-seconds = time.process_time() - began
+asked = json.loads(sys.argv[2])
+graph = tfplace.extract("nmt", "k80x4", cache_dir=sys.argv[1], **asked)
 loaded = [name for name in ("tensorflow", "keras") if name in sys.modules]
-print(json.dumps([loaded, seconds, graph.num_ops]))
+print(json.dumps([loaded, graph.num_ops]))
 """
 
 
-def test_another_process_needs_no_tensorflow_for_it(filled):
+def test_another_process_needs_no_tensorflow_for_a_hit(filled):
   folder, graph = filled
   done = subprocess.run(
     [sys.executable, "-c", HIT, folder, json.dumps(ASKED)],
@@ -110,13 +83,10 @@ def test_another_process_needs_no_tensorflow_for_it(filled):
     text=True,
     check=True,
   )
-  loaded, seconds, num_ops = json.loads(done.stdout)
-  assert loaded == []
-  assert num_ops == graph.num_ops
-  assert seconds < 5  # of the processor: 0.2; TensorFlow alone takes longer
+  assert json.loads(done.stdout) == [[], graph.num_ops]
 
 
-def test_a_damaged_entry_is_extracted_anew(filled, tmp_path):
+def test_damaged_entries_are_extracted_anew(filled, tmp_path):
   folder, graph = filled
   name = entries(folder)[0]
   with open(os.path.join(folder, name), "rb") as file:
@@ -127,69 +97,45 @@ def test_a_damaged_entry_is_extracted_anew(filled, tmp_path):
   assert (tmp_path / name).read_bytes() == content
 
 
-def load(folder, **options):
-  return sources.load_or_extract(
-    "model",
-    "nmt",
-    cluster_preset("k80x2"),
-    cache=GraphCache(folder),
-    **ASKED,
-    **options,
-  )
-
-
-def test_a_trace_that_is_wanted_is_made_and_only_costs_are_read(
-  filled, monkeypatch
-):
-  def fail(*_, **__):
-    raise AssertionError("costed")
-
-  monkeypatch.setattr(sources, "op_graph", fail)
+def test_a_trace_beside_a_hit_reads_the_costs(filled, monkeypatch):
+  monkeypatch.setattr(sources, "op_graph", None)
   graph, traced = load(filled[0], needs_trace=True)
   assert [n.name for n in traced.graph_def.node] == list(graph.names)
 
 
 def test_a_cached_graph_of_other_ops_does_not_meet_a_trace(filled, tmp_path):
   key = content_key("model", "nmt", cluster_preset("k80x2"), **ASKED)
-  renamed = tfplace.build_graph(
-    "nmt",
-    [tfplace.OpSpec("other", "NoOp", {"GPU": 0.0, "CPU": 0.0})],
-    [],
-  )
-  GraphCache(tmp_path).store(key, renamed)
+  op = tfplace.OpSpec("other", "NoOp", {"GPU": 0.0, "CPU": 0.0})
+  GraphCache(tmp_path).store(key, tfplace.build_graph("nmt", [op], []))
   graph, traced = load(tmp_path, needs_trace=True)
   assert graph_to_json(graph) == graph_to_json(filled[1])
   assert graph.num_ops == len(traced.graph_def.node)
 
 
-def test_code_that_changes_meanwhile_is_not_cached(tmp_path, monkeypatch):
+def test_files_that_change_meanwhile_are_not_cached(tmp_path, monkeypatch):
   found = iter(["0" * 64, "1" * 64])
   monkeypatch.setattr(sources, "content_key", lambda *_, **__: next(found))
-  load(tmp_path)
-  assert entries(tmp_path) == []
-
-
-def test_every_stage_is_told_in_turn(tmp_path):
   told = []
   load(tmp_path, on_stage=lambda what, count=None: told.append((what, count)))
+  assert entries(tmp_path) == []
   words = [what.split()[0] for what, _ in told]
-  assert words == [
-    "building",
-    "building",
-    "tracing",
-    "inlining",
-    "kernels",
-    "shapes",
-    "costs",
-  ]
+  stages = ["tracing", "inlining", "kernels", "shapes", "costs"]
+  assert words == ["building", "building", *stages]
   count = next(count for what, count in told if what == "tracing")
   assert count() > 100
 
 
+def test_sources_are_traced_again_in_another_size():
+  source = open_source("nmt", sizes=SIZES)
+  first, second = (source.trace(batch_size=size) for size in (2, 3))
+  assert (first.batch_size, second.batch_size) == (2, 3)
+  alone = open_source("nmt", sizes=SIZES).trace(batch_size=3)
+  names = [[n.name for n in t.graph_def.node] for t in (second, alone)]
+  assert names[0] == names[1]
+
+
 @pytest.fixture
 def graph_def_file(tmp_path):
-  import tensorflow as tf
-
   with tf.Graph().as_default() as graph:
     x = tf.compat.v1.placeholder(tf.float32, [None, 4], "x")
     tf.matmul(x, tf.constant(np.ones((4, 4), np.float32)), name="y")
@@ -215,8 +161,6 @@ def test_commands_keep_graphs_where_they_are_told(graph_def_file, tmp_path):
 
 
 def test_a_hit_still_writes_the_placed_graph_def(graph_def_file, tmp_path):
-  import tensorflow as tf
-
   source = [f"--graph_def={graph_def_file}", "--cluster=k80x2"]
   source += ["--strategy=single", f"--graph_cache_dir={tmp_path / 'cache'}"]
   source += ["--costs=grappler"]  # a GPU pays even for ops this small
@@ -250,14 +194,11 @@ class DoubleCosts:
     return OpCosts(dict.fromkeys(step.hardware, np.full(step.graph.num_ops, 2)))
 
 
-@pytest.fixture(name="double")
-def _double(monkeypatch):
+def test_cost_models_are_named_by_a_flag(
+  graph_def_file, tmp_path, monkeypatch, capsys
+):
   models = {**registry.COST_MODELS, "double": f"{__name__}:DoubleCosts"}
   monkeypatch.setattr(registry, "COST_MODELS", models)
-
-
-@pytest.mark.usefixtures("double")
-def test_a_registered_cost_model_is_named_by_a_flag(graph_def_file, tmp_path):
   out, cache = tmp_path / "g.json", tmp_path / "cache"
   source = [f"--graph_def={graph_def_file}", f"--output={out}"]
   source += [f"--graph_cache_dir={cache}"]
@@ -269,13 +210,7 @@ def test_a_registered_cost_model_is_named_by_a_flag(graph_def_file, tmp_path):
     totals.append(graph.time_us["GPU"].sum())
   assert totals[1] == totals[2] == 2 * graph.num_ops != totals[0]
   assert len(entries(cache)) == 2
-
-
-@pytest.mark.parametrize("name", ["measured", "guess"])
-def test_a_cost_model_that_is_none_or_needs_a_run_is_refused(
-  graph_def_file, tmp_path, capsys, name
-):
-  source = [f"--graph_def={graph_def_file}", f"--output={tmp_path / 'g.json'}"]
-  assert extract_command.run([*source, f"--costs={name}"]) == 1
-  error = capsys.readouterr().err
-  assert f"unknown cost model '{name}'; choose one of grappler" in error
+  for costs in ("measured", "guess"):
+    assert extract_command.run([*source, f"--costs={costs}"]) == 1
+    error = capsys.readouterr().err
+    assert f"unknown cost model '{costs}'; choose one of grappler" in error

@@ -68,7 +68,9 @@ class Step:
 
 
 def chosen(step, *ways, **more):
-  config = PlanConfig(budget_s=1.0, **dict.fromkeys(ways, True), **more)
+  config = PlanConfig(
+    budget_s=60.0, max_evaluations=400, **dict.fromkeys(ways, True), **more
+  )
   report, _ = choose_variant(step, config)
   return report
 

@@ -14,21 +14,17 @@ from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.errors import (
   ExtractionError,
   InfeasibleError,
-  MeasurementError,
   TfplaceError,
 )
 from tfplace.plan import PlanConfig, Stages, make_plan
-from tfplace.plan.microbatches import (
-  HintConfig,
-  choose_variant,
-  microbatch_hint,
-)
+from tfplace.plan import microbatches as planning
+from tfplace.plan.microbatches import choose_variant, microbatch_hint
+from tfplace.plan.proposals import num_working_devices
 from tfplace.plan.search import search
-from tfplace.plan.successive_halving import num_working_devices
 from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
 
-CONFIG = PlanConfig(budget_s=2.0)
+CONFIG = PlanConfig(budget_s=60.0, max_evaluations=600)
 
 
 @dataclasses.dataclass
@@ -106,63 +102,71 @@ def chosen(step, base=WHOLE, config=CONFIG):
   return report
 
 
-def test_a_step_of_much_work_is_split_for_the_devices():
-  # Two devices: 1000 us whole, 500 in 2 parts, and no less in more of them.
-  step = Step()
-  plan = chosen(step)
-  assert plan.choice.microbatches == MicrobatchConfig(2)
-  assert plan.single_device.evaluation.step_time_us == 1001.0  # of the whole
+# A step, the requested variant, the chosen one, and why.
+ONE_GPU = {"activation": 100.0, "memory": 60.0, "devices": 1}
+CASES = [
+  (
+    Step(),
+    WHOLE,
+    (2, None),
+    "nothing faster than 1 ms was found for the whole",
+  ),
+  # 10 us of work and 200 us of gaps; in 2 parts each device has as many gaps.
+  (Step(work_us=10.0, overhead_us=100.0), WHOLE, (1, None), "takes at least"),
+  # The first part's activation is freed before the second forward pass.
+  (Step(**ONE_GPU), WHOLE, (2, None), "whole it does not fit in memory"),
+  (Step(devices=1), WHOLE, (1, None), "there is one device for it"),
+  # One after the other, two microbatches take what the whole step does.
+  (Step(), MicrobatchConfig(1, 1), (1, 1), "the step is left whole"),
+  (Step(devices=4, examples=2), WHOLE, (2, None), "is split into 2"),
+  (Step(statistics=True), WHOLE, (1, None), "would take about 502 us instead"),
+  (
+    Step(statistics=True),
+    MicrobatchConfig(1, allow_batch_statistics=True),
+    (2, None),
+    "is split into 2",
+  ),
+]
+
+
+@pytest.mark.parametrize("step, base, variant, reason", CASES)
+def test_the_best_variant_is_chosen_with_a_reason(step, base, variant, reason):
+  plan = chosen(step, base)
+  microbatches = plan.choice.microbatches
+  assert (microbatches.count, microbatches.max_in_flight) == variant
+  assert reason in plan.choice.reason
+  assert plan.best.evaluation.feasible
+  assert plan.best.placement.problem is plan.problem
+
+
+def test_step_times_are_those_by_hand():
+  plan = chosen(Step())
   # Half of the work, a transfer of 1 us, the update.
   assert plan.best.evaluation.step_time_us == 502.0
-  assert plan.best.placement.problem is plan.problem
-  assert (
-    "since nothing faster than 1 ms was found for the whole step"
-    in plan.choice.reason
-  )
+  assert plan.single_device.evaluation.step_time_us == 1001.0
 
 
-def test_a_strategy_of_split_steps_alone_splits_the_step():
+def test_by_arrival_memory_limits_the_number_in_flight():
+  # Whole an activation takes 100 of 60 bytes, in two parts, both of them in
+  # flight, 2 x 50, one at a time 50.
+  config = dataclasses.replace(CONFIG, order="arrival")
+  plan = chosen(Step(**ONE_GPU), config=config)
+  assert plan.choice.microbatches == MicrobatchConfig(2, 1)
+  assert plan.single_device is None
+  assert plan.choice.trials[0].why == "does not fit in memory"
+
+
+def test_strategies_that_refuse_the_whole_step_split_it():
   # A microbatch of 500 us for each of two devices.
   config = dataclasses.replace(CONFIG, strategy="data_parallel")
   plan = chosen(Step(), config=config)
   assert plan.choice.microbatches == MicrobatchConfig(2)
   reason = "since whole it is not placed by data_parallel"
   assert reason in plan.choice.reason
-
-
-def test_a_strategy_that_refuses_every_step_says_why():
-  config = dataclasses.replace(CONFIG, strategy="hybrid")
-  with pytest.raises(TfplaceError, match="'hybrid' needs four devices"):
-    chosen(Step(), config=config)
-
-
-def test_a_step_that_is_placed_neither_whole_nor_split_says_why():
-  config = dataclasses.replace(CONFIG, strategy="data_parallel")
   with pytest.raises(TfplaceError, match="layer 'norm' computes statistics"):
     chosen(Step(statistics=True), config=config)
-
-
-def test_split_steps_compile_before_the_seconds_count(
-  monkeypatch,
-):
-  calls = []
-  monkeypatch.setattr(placers, "warm_up", lambda *given: calls.append(given))
-  step = Step()
-  opened = []
-  chosen(lambda microbatches: opened.append(len(calls)) or step(microbatches))
-  assert calls[0] == ("auto", False)
-  assert opened[:2] == [0, 1]
-
-
-def test_a_step_of_short_ops_is_left_whole_and_not_split_further():
-  # 10 us of work and 200 us of gaps; in 2 parts each device has as many gaps.
-  step = Step(work_us=10.0, overhead_us=100.0)
-  plan = chosen(step)
-  assert plan.choice.microbatches.is_whole
-  assert [k for k, _ in step.opened] == [1, 2]
-  assert (
-    "whole, since in 2 microbatches it takes at least" in plan.choice.reason
-  )
+  with pytest.raises(TfplaceError, match="'hybrid' needs four devices"):
+    chosen(Step(), config=dataclasses.replace(CONFIG, strategy="hybrid"))
 
 
 def test_a_split_with_a_bound_above_the_step_is_not_searched():
@@ -183,32 +187,6 @@ def test_a_split_with_a_bound_above_the_step_is_not_searched():
   assert plan.choice.reason.startswith(told)
 
 
-def test_memory_decides_with():
-  # One device of 60 bytes: whole an activation takes 100, in two parts, both
-  # of them in flight, 2 x 50, one at a time 50.
-  step = Step(activation=100.0, memory=60.0, devices=1)
-  by_arrival = dataclasses.replace(CONFIG, order="arrival")
-  plan = chosen(step, config=by_arrival)
-  assert plan.choice.microbatches == MicrobatchConfig(2, 1)
-  assert plan.best.evaluation.feasible
-  assert plan.single_device is None
-  assert plan.choice.trials[0].why == "does not fit in memory"
-  assert "whole it does not fit in memory" in plan.choice.reason
-
-
-def test_by_rank_microbatches_fit_without_a_limit_in_flight():
-  # The first one's activation is freed before the second forward pass.
-  plan = chosen(Step(activation=100.0, memory=60.0, devices=1))
-  assert plan.choice.microbatches == MicrobatchConfig(2)
-  assert plan.best.order == "rank"
-
-
-def test_on_one_device_that_has_the_memory_nothing_is_split():
-  step = Step(devices=1)
-  assert chosen(step).choice.reason.endswith("there is one device for it")
-  assert step.opened == [(1, None)]
-
-
 def test_variables_that_fit_nowhere_are_not_split_in_vain():
   step = Step(variable=100.0, memory=10.0)
   with pytest.raises(InfeasibleError, match="update"):
@@ -223,49 +201,17 @@ def test_what_fits_in_no_split_says_what_was_tried():
   assert (16, 1) in step.opened
 
 
-def test_the_number_in_flight_stays_as_it_was_asked_for():
-  step = Step()
-  plan = chosen(step, MicrobatchConfig(1, max_in_flight=1))
-  assert {(k, m) for k, m in step.opened if k > 1} >= {(2, 1)}
-  assert all(m == 1 for k, m in step.opened if k > 1)
-  # One after the other, two microbatches take what the whole step does.
-  assert plan.choice.microbatches.is_whole
-
-
-def test_no_more_microbatches_than_examples():
-  step = Step(devices=4, examples=2)
-  plan = chosen(step)
-  assert plan.choice.microbatches == MicrobatchConfig(2)
-  assert plan.choice.trials[-1].why == "the batch has 2 examples"
-
-
-def test_statistics_leave_the_step_whole_and_say_the_gain():
-  plan = chosen(Step(statistics=True))
-  assert plan.choice.microbatches.is_whole
-  assert plan.choice.reason.startswith(
-    "the step is left whole, since layer 'norm' computes statistics"
-  )
-  assert "would take about 502 us instead of 1 ms" in plan.choice.reason
-  allowed = MicrobatchConfig(1, allow_batch_statistics=True)
-  assert chosen(Step(statistics=True), allowed).choice.microbatches.count == 2
-
-
-def test_where_allowing_statistics_gains_nothing_it_is_not_said():
-  step = Step(work_us=10.0, overhead_us=100.0, statistics=True)
-  assert "would take" not in chosen(step).choice.reason
-
-
 def test_by_evaluations_the_same_seed_gives_the_same_plan():
-  config = PlanConfig(budget_s=1e3, seed=3, max_evaluations=4000)
-  found = [
+  config = PlanConfig(budget_s=1e3, seed=3, max_evaluations=2000)
+  first, second = (
     chosen(Step(layers=6, overhead_us=9.0), config=config) for _ in range(2)
-  ]
-  first, second = found
+  )
   assert first.choice.microbatches == second.choice.microbatches
-  times = [[t.step_time_us for t in p.choice.trials] for p in found]
+  times = [[t.step_time_us for t in p.choice.trials] for p in (first, second)]
   assert times[0] == times[1]
-  rows = [p.best.placement.devices for p in found]
-  np.testing.assert_array_equal(*rows)
+  np.testing.assert_array_equal(
+    first.best.placement.devices, second.best.placement.devices
+  )
 
 
 def test_all_searches_together_keep_the_seconds(monkeypatch):
@@ -282,17 +228,11 @@ def test_all_searches_together_keep_the_seconds(monkeypatch):
 
   monkeypatch.setattr(placers, "place", place)
   step = Step(layers=40, overhead_us=3.0, devices=4)
-  plan = chosen(step, config=PlanConfig("annealing", budget_s=4.0))
+  plan = chosen(step, config=PlanConfig("annealing", budget_s=2.0))
   assert len(plan.choice.trials) >= 2
   # The last one, of the split that is chosen, gets what the others left.
-  assert sum(given_s[:-1]) < 4.0
-  assert given_s[-1] <= max(0.04, 4.0 - sum(took_s[:-1])) + 1e-6  # rounding
-
-
-def test_a_strategy_that_does_not_search_is_run_for_each_split():
-  plan = chosen(Step(), config=dataclasses.replace(CONFIG, strategy="m_etf"))
-  assert plan.best.strategy == "m_etf"
-  assert plan.choice.microbatches == MicrobatchConfig(2)
+  assert sum(given_s[:-1]) < 2.0
+  assert given_s[-1] <= max(0.02, 2.0 - sum(took_s[:-1])) + 1e-6  # rounding
 
 
 def test_a_strategy_that_refuses_the_split_step_leaves_it_whole(monkeypatch):
@@ -320,11 +260,16 @@ def test_the_devices_that_count_are_those_of_the_fastest_kind():
 LONG = PlanConfig(budget_s=20.0)
 
 
-def hint_of(step, config=LONG, **more):
-  short = dataclasses.replace(config, budget_s=1.0)
-  plan = search(step(WHOLE).problem, short)
-  hint = HintConfig(search_s=0.5, **more)
-  return microbatch_hint(step, plan, config, Stages(), hint)
+@pytest.fixture(name="hint_of")
+def _hint_of(monkeypatch):
+  def hint_of(step, config=LONG, most_ops=planning.MOST_HINT_OPS):
+    monkeypatch.setattr(planning, "_HINT_S", 0.5)
+    monkeypatch.setattr(planning, "MOST_HINT_OPS", most_ops)
+    short = dataclasses.replace(config, budget_s=0.5)
+    plan = search(step(WHOLE).problem, short)
+    return microbatch_hint(step, plan, config, Stages())
+
+  return hint_of
 
 
 class BesideCpu(Step):
@@ -394,7 +339,7 @@ def test_the_headline_counts_devices_that_work():
   assert any("1 GPU does no work" in note for note in plan.notes)
 
 
-def test_a_step_that_gains_nothing_is_told_of_a_split():
+def test_a_step_that_gains_nothing_is_told_of_a_split(hint_of):
   assert hint_of(Step()) == (
     "in 2 microbatches it would take about 502 us instead of 1 ms (a quick"
     " estimate): plan with microbatches='auto'"
@@ -406,23 +351,22 @@ def test_a_step_that_gains_nothing_is_told_of_a_split():
 @pytest.mark.parametrize(
   "options", [{"config": PlanConfig(budget_s=5.0)}, {"most_ops": 2}]
 )
-def test_an_idle_device_suggests_a_split_without_an_estimate(options):
+def test_an_idle_device_suggests_a_split_without_an_estimate(options, hint_of):
   told = hint_of(Step(), **options)
   assert told == "planning with microbatches='auto' may keep more devices busy"
 
 
-QUIET = {
-  "a strategy": (Step(), {"config": PlanConfig("heft", budget_s=30.0)}),
-  "one device": (Step(devices=1), {}),
-  "no gain": (Step(work_us=10.0, overhead_us=100.0), {}),
-  "no split": (Step(examples=1), {}),
-}
-
-
-@pytest.mark.parametrize("case", QUIET)
-def test_nothing_is_said_of_a_split_for(case):
-  step, options = QUIET[case]
-  assert hint_of(step, **options) == ""
+@pytest.mark.parametrize(
+  "step, config",
+  [
+    (Step(), PlanConfig("heft", budget_s=30.0)),
+    (Step(devices=1), LONG),
+    (Step(work_us=10.0, overhead_us=100.0), LONG),
+    (Step(examples=1), LONG),
+  ],
+)
+def test_nothing_is_said_of_microbatches_without_gain(step, config, hint_of):
+  assert hint_of(step, config) == ""
 
 
 class Devices:
@@ -516,16 +460,3 @@ def test_a_split_that_runs_faster_than_predicted_is_taken():
   assert "microbatch_0/f0" in step.problem.graph.names
   whole, divided = plan.choice.trials[:2]
   assert plan.evaluation.step_time_us == divided.measured_us < whole.measured_us
-
-
-def test_a_split_that_cannot_be_run_leaves_the_step_whole():
-  step = Step()
-
-  def open_variant(microbatches):
-    if not microbatches.is_whole:
-      raise MeasurementError("worker died")
-    return step(microbatches)
-
-  plan = chosen(open_variant)
-  assert plan.choice.microbatches.is_whole
-  assert "since worker died" in plan.choice.reason

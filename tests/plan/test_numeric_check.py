@@ -141,8 +141,9 @@ def unexamined(monkeypatch):
   monkeypatch.setattr(microbatch, "examine", examine)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "adagrad"])
-@pytest.mark.parametrize("microbatches", [2, 3])
+@pytest.mark.parametrize(
+  "optimizer, microbatches", [("sgd", 3), ("adam", 2), ("rmsprop", 3)]
+)
 def test_exact_split_passes(optimizer, microbatches):
   assert checked(transformer(optimizer), TOKENS, microbatches) > 0
 
@@ -160,15 +161,6 @@ def test_exact_split_passes_in_mixed_precision(name, mixed):
   build, x, microbatches = CORRECT[name]
   keras.utils.set_random_seed(0)
   assert checked(build(), x, microbatches) > 0
-
-
-def test_exact_split_passes_with_policies_of_layers():
-  keras.utils.set_random_seed(0)
-  policies = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16")
-  hidden = [layers.Dense(8, activation="relu", dtype=p) for p in policies]
-  model = keras.Sequential([keras.Input((6,)), *hidden, layers.Dense(3)])
-  model.compile("sgd", "mse", jit_compile=False)
-  assert checked(model, X) > 0
 
 
 @pytest.mark.parametrize("name", ["convolutions", "recurrent"])
@@ -227,18 +219,10 @@ def test_mixed_examples_are_found(name, unexamined):
     checked(WRONG[name](), X)
 
 
-@pytest.mark.parametrize("microbatches", [2, 4])
 @pytest.mark.parametrize("name", WRONG)
-def test_mixed_examples_are_found_in_mixed_precision(
-  name, microbatches, mixed, unexamined
-):
+def test_mixed_examples_are_found_in_mixed_precision(name, mixed, unexamined):
   with pytest.raises(ExtractionError, match="does not compute what the whole"):
-    checked(WRONG[name](), X, microbatches)
-
-
-def test_slices_of_positions_side_by_side_are_found(unexamined):
-  with pytest.raises(ExtractionError, match=r"the update of '.*embedding"):
-    checked(transformer("rmsprop"), TOKENS)
+    checked(WRONG[name](), X, 2)
 
 
 def root(y, predicted):
@@ -257,6 +241,8 @@ def test_parts_are_found_in_mixed_precision(mixed, unexamined):
 def test_metric_of_the_parts_is_found(unexamined):
   with pytest.raises(ExtractionError, match=r"the update of '.*(total|count)"):
     checked(dense(metrics=[root]), X)
+  with pytest.raises(ExtractionError, match=r"the update of '.*embedding"):
+    checked(transformer("rmsprop"), TOKENS)
 
 
 def test_plan_that_fails_the_check_is_refused(unexamined):
@@ -268,24 +254,16 @@ def test_plan_that_fails_the_check_is_refused(unexamined):
   assert "checking" not in plan.seconds
 
 
-def test_plan_says_the_seconds_of_the_check():
-  plan = tfplace.plan_model(
-    dense(), "v100x2", microbatches=2, budget_s=0.5, sample=(X, Y)
+def test_step_too_large_for_this_host_is_not_run(monkeypatch):
+  divided = trace_keras(
+    dense(), sample=(X, Y), microbatches=MicrobatchConfig(2)
   )
-  assert plan.seconds["checking"] > 0
-
-
-def test_step_that_is_too_large_for_this_host_is_not_run():
-  model = dense()
-  divided = trace_keras(model, sample=(X, Y), microbatches=MicrobatchConfig(2))
   graph = sources.op_graph(divided, tfplace.cluster_preset("v100x2"))
   assert numeric_check.skip_reason(graph, divided) == ""
-  slow = numeric_check.CheckConfig(most_seconds=0.0)
-  assert "would take about" in numeric_check.skip_reason(
-    graph, divided, config=slow
-  )
-  large = numeric_check.CheckConfig(memory_share=0.0)
-  assert "GiB" in numeric_check.skip_reason(graph, divided, config=large)
+  monkeypatch.setattr(numeric_check, "_MEMORY_SHARE", 0.0)
+  assert "GiB" in numeric_check.skip_reason(graph, divided)
+  monkeypatch.setattr(numeric_check, "_MOST_SECONDS", 0.0)
+  assert "would take about" in numeric_check.skip_reason(graph, divided)
 
 
 def test_step_with_a_lookup_table_is_planned_unchecked():
@@ -307,32 +285,27 @@ def test_step_with_a_lookup_table_is_planned_unchecked():
 
 
 def test_threads_leave_losses_of_keras_as_they_were():
-  kept = keras.src.losses.loss.reduce_values, keras.src.losses.loss.apply_mask
-  expected = [dense().fit(X, Y, batch_size=4, verbose=0, shuffle=False)]
-  results, models = {}, [dense() for _ in range(4)]
+  utils = keras.src.losses.loss
+  kept = utils.reduce_values, utils.apply_mask
+  fit = {"batch_size": 4, "verbose": 0, "shuffle": False}
+  expected = dense().fit(X, Y, **fit).history["loss"]
+  results, models = {}, [dense() for _ in range(3)]
 
-  def fit(number):
-    model = tfplace.place_model(models[number], microbatches=2, budget_s=0.5)
-    history = model.fit(X, Y, batch_size=4, verbose=0, shuffle=False)
-    results[number] = history.history["loss"]
+  def placed(number):
+    options = {"strategy": "m_topo", "costs": "estimated"}
+    model = tfplace.place_model(models[number], microbatches=2, **options)
+    results[number] = model.fit(X, Y, **fit).history["loss"]
 
-  threads = [threading.Thread(target=fit, args=(n,)) for n in range(4)]
+  threads = [threading.Thread(target=placed, args=(n,)) for n in range(3)]
   for thread in threads:
     thread.start()
   for thread in threads:
     thread.join()
-  for number in range(4):
-    np.testing.assert_allclose(
-      results[number], expected[0].history["loss"], rtol=1e-5
-    )
-  assert kept == (
-    keras.src.losses.loss.reduce_values,
-    keras.src.losses.loss.apply_mask,
-  )
-  after = dense().fit(X, Y, batch_size=4, verbose=0, shuffle=False)
-  np.testing.assert_allclose(
-    after.history["loss"], expected[0].history["loss"], rtol=1e-6
-  )
+  for number in range(3):
+    np.testing.assert_allclose(results[number], expected, rtol=1e-5)
+  assert kept == (utils.reduce_values, utils.apply_mask)
+  after = dense().fit(X, Y, **fit).history["loss"]
+  np.testing.assert_allclose(after, expected, rtol=1e-6)
 
 
 def costly(function=lambda h: h):
@@ -343,10 +316,7 @@ def costly(function=lambda h: h):
   return model
 
 
-@pytest.mark.parametrize("microbatches", [4, [1024, 512, 256, 256]])
-def test_a_step_that_takes_long_is_checked_with_fewer_examples(
-  microbatches, monkeypatch
-):
+def test_steps_that_take_long_are_checked_with_fewer_examples(monkeypatch):
   monkeypatch.setattr(step_source, "_RUNS", 1e9)  # as if tracing took no time
   found = []
   real = step_source.check_equal
@@ -356,31 +326,17 @@ def test_a_step_that_takes_long_is_checked_with_fewer_examples(
     return real(whole, divided)
 
   monkeypatch.setattr(step_source, "check_equal", recorded)
-  options = {"strategy": "m_topo", "microbatches": microbatches}
-  plan = tfplace.plan_model(
-    costly(), "v100x2", batch_size=2048, budget_s=0.1, **options
-  )
+  options = {"strategy": "m_topo", "batch_size": 2048, "budget_s": 0.1}
+  sizes = [1024, 512, 256, 256]
+  plan = tfplace.plan_model(costly(), "v100x2", microbatches=sizes, **options)
   ((whole, divided),) = found
-  assert 8 <= whole == divided < 2048
+  assert 16 <= whole == divided < 2048  # The smallest part keeps two examples.
   assert f"Checked by numbers with {whole:,} of 2,048 examples." in plan.notes
-  if isinstance(microbatches, list):
-    assert whole >= 16  # The smallest part keeps two examples.
-  found.clear()
-  plan = tfplace.plan_model(
-    costly(), "v100x2", batch_size=2048, budget_s=600, **options
-  )
-  assert found == [(2048, 2048)] and "Checked" not in str(plan)
 
 
-def test_fewer_examples_find_what_is_mixed_too(unexamined, monkeypatch):
+def test_fewer_examples_find_mixed_ones_too(unexamined, monkeypatch):
   monkeypatch.setattr(step_source, "_RUNS", 1e9)
   model = costly(lambda h: h - ops.mean(h, axis=0, keepdims=True))
+  options = {"strategy": "m_topo", "batch_size": 2048, "budget_s": 0.1}
   with pytest.raises(ExtractionError, match="does not compute what the whole"):
-    tfplace.plan_model(
-      model,
-      "v100x2",
-      strategy="m_topo",
-      batch_size=2048,
-      budget_s=0.1,
-      microbatches=4,
-    )
+    tfplace.plan_model(model, "v100x2", microbatches=4, **options)

@@ -57,7 +57,8 @@ def two_stages(microbatches):
 def test_each_number_of_microbatches_has_its_order(strategy, order):
   config = PlanConfig(
     strategy,
-    budget_s=1.0,
+    budget_s=60.0,
+    max_evaluations=400,
     order=order,
     baselines=(),
     chooses_microbatches=True,

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, cast
 
 from absl import flags
@@ -132,6 +132,57 @@ def run_command(
     print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
     return 1
   return 0
+
+
+def define(
+  values: flags.FlagValues,
+  name: str,
+  text: str,
+  default: Any = None,
+  *,
+  kind: type = str,
+  least: float | None = None,
+  choices: Sequence[str] = (),
+) -> None:
+  """Defines a flag of the type of its default.
+
+  Args:
+    values: the flags of a command.
+    name: name of the flag.
+    text: its help.
+    default: its default.
+    kind: type of a flag whose default is None.
+    least: least value of a number.
+    choices: all values of a text, or () for any.
+  """
+  kind = kind if default is None else type(default)
+  options: dict[str, Any] = {"flag_values": values}
+  if choices:
+    flags.DEFINE_enum(name, default, list(choices), text, **options)
+    return
+  if kind in (int, float):
+    options["lower_bound"] = least
+  defines: dict[type, Callable[..., Any]] = {
+    bool: flags.DEFINE_bool,
+    int: flags.DEFINE_integer,
+    float: flags.DEFINE_float,
+    list: flags.DEFINE_list,
+    str: flags.DEFINE_string,
+  }
+  defines[kind](name, default, text, **options)
+
+
+def define_all(
+  values: flags.FlagValues, texts: Mapping[str, str], default: Any = None
+) -> None:
+  """Defines flags of one default, such as [] or False, by name and help."""
+  for name, text in texts.items():
+    define(values, name, text, default)
+
+
+def define_json(values: flags.FlagValues, what: str) -> None:
+  """Defines `--json`."""
+  define(values, "json", f"Print the {what} as JSON in the last line.", False)
 
 
 def _parse(arguments: list[str], values: flags.FlagValues) -> None:

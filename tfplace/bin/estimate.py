@@ -16,12 +16,13 @@ from tfplace.core.progress import Progress
 from tfplace.formats.estimates import estimate_to_json
 from tfplace.plan import estimate as estimates
 from tfplace.plan import sources as plan_sources
+from tfplace.plan.estimate.cards import cluster_card
 from tfplace.report import page
 from tfplace.report.estimate_tables import estimate_tables
 
 if TYPE_CHECKING:
   from tfplace.plan.estimate.cards import Card
-  from tfplace.plan.estimate.steps import StepSource
+  from tfplace.plan.model_source import ModelSource
 
 _DESCRIPTION = (
   "Estimates a step without a search: parameters, memory at its peak by part"
@@ -35,36 +36,23 @@ _DESCRIPTION = (
 def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
-  flags.DEFINE_list(
-    "precision",
-    [],
+  text = (
     "Dtype policies in which a Keras or zoo model is rebuilt and estimated:"
-    f" {', '.join(estimates.PRECISIONS)}. Default: the model's own.",
-    flag_values=values,
+    f" {', '.join(estimates.PRECISIONS)}. Default: the model's own."
   )
-  flags.DEFINE_bool(
-    "largest_batch",
-    False,
-    "Also find the largest batch that fits on --cluster.",
-    flag_values=values,
+  cli.define(values, "precision", text, [])
+  text = "Also find the largest batch that fits on --cluster."
+  cli.define(values, "largest_batch", text, False)
+  cli.define_all(
+    values,
+    {
+      "output": "tfplace.estimate.v1 file to write.",
+      "report": "Report to write: one .html file with memory over the step on"
+      " one device of --cluster, or without it of the smallest preset that"
+      " holds the step. Requires the extra 'report'.",
+    },
   )
-  flags.DEFINE_string(
-    "output", None, "tfplace.estimate.v1 file to write.", flag_values=values
-  )
-  flags.DEFINE_string(
-    "report",
-    None,
-    "Report to write: one .html file with memory over the step on one device"
-    " of --cluster, or without it of the smallest preset that holds the step."
-    " Requires the extra 'report'.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "json",
-    False,
-    "Print the estimate as JSON in the last line.",
-    flag_values=values,
-  )
+  cli.define_json(values, "estimate")
 
 
 def _check(values: flags.FlagValues) -> str:
@@ -94,8 +82,6 @@ def _check(values: flags.FlagValues) -> str:
       f" --precision={','.join(values.precision)} names"
       f" {len(values.precision)}: give one"
     )
-  if values["import"].value and kind != "keras_model":
-    raise cli.UsageError("--import is for the classes of --keras_model")
   plan_sources.check_costs(values.costs)
   cli.check_writable(values.output)
   outputs.check_report(values)
@@ -105,27 +91,20 @@ def _check(values: flags.FlagValues) -> str:
 def _main(values: flags.FlagValues) -> None:
   kind = _check(values)
   rows = estimates.cards_of(values.cluster)
-  name = str(values[kind].value)
+  source = sources.open_source(values, kind)
   with (
     sources.imported(values["import"].value or ()),
-    cli.showing_progress(f"Estimating {name}") as on_stage,
+    cli.showing_progress(f"Estimating {source.name}") as on_stage,
   ):
     on_stage("starting TensorFlow")
     cli.load_tensorflow()
-    source = estimates.open_steps(
-      name,
-      kind=kind,
-      training=values.training,
-      sizes=sources.model_sizes(values),
-      sample=sources.given_batch(values, kind),
-      allow_side_effects=values.allow_side_effects,
-      on_stage=on_stage,
-    )
+    source = source.loaded(on_stage)
     found = _estimate(values, source, rows, on_stage)
     if values.report:
       on_stage("writing the report")
-      drawn = _drawn(values, source, rows, found, on_stage)
-      page.save_report(drawn, values.report)
+      page.save_report(
+        _drawn(values, source, rows, found, on_stage), values.report
+      )
   if values.output:
     formats.save_estimate(found, values.output)
   screen = cli.open_console()
@@ -145,7 +124,7 @@ def _microbatches(values: flags.FlagValues) -> MicrobatchConfig:
 
 def _estimate(
   values: flags.FlagValues,
-  source: "StepSource",
+  source: "ModelSource",
   rows: "list[Card]",
   on_stage: Progress,
 ) -> Estimate:
@@ -163,9 +142,9 @@ def _estimate(
     return found
   largest = estimates.find_largest_batch(
     source,
-    dataclasses.replace(rows[0], name=rows[0].cluster.name, kind=None),
+    cluster_card(rows[0].cluster),
     batch_size=max(1, found.batch_size),
-    precision=values.precision[0] if values.precision else None,
+    precision=_precision(values),
     microbatches=config,
     costs=values.costs,
     on_stage=on_stage,
@@ -175,27 +154,24 @@ def _estimate(
 
 def _drawn(
   values: flags.FlagValues,
-  source: "StepSource",
+  source: "ModelSource",
   rows: "list[Card]",
   found: Estimate,
   on_stage: Progress,
 ) -> core.Placement:
   """Returns the placement on one device whose report is drawn."""
-  order = sorted(
-    range(len(rows)),
-    key=lambda i: (
-      not found.steps[0].cards[i].fits,
-      found.steps[0].cards[i].memory_bytes,
-    ),
+  drawn = min(
+    zip(found.steps[0].cards, rows, strict=True),
+    key=lambda pair: (not pair[0].fits, pair[0].memory_bytes),
   )
-  card = rows[order[0]]
   traced = source.trace(
-    values.batch_size,
-    _microbatches(values),
-    values.precision[0] if values.precision else None,
-    on_stage,
+    values.batch_size, _microbatches(values), _precision(values), on_stage
   )
-  return estimates.one_device_placement(traced, card, values.costs)
+  return estimates.one_device_placement(traced, drawn[1], values.costs)
+
+
+def _precision(values: flags.FlagValues) -> str | None:
+  return values.precision[0] if values.precision else None
 
 
 def run(argv: Sequence[str] | None = None) -> int:

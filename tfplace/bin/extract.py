@@ -18,9 +18,7 @@ _DESCRIPTION = (
 def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values, default="v100x1")
-  flags.DEFINE_string(
-    "output", None, "File to write (.json or .json.gz).", flag_values=values
-  )
+  cli.define(values, "output", "File to write (.json or .json.gz).")
 
 
 def _main(values: flags.FlagValues) -> None:
@@ -28,7 +26,7 @@ def _main(values: flags.FlagValues) -> None:
   cli.check_writable(output)
   sources.chosen_source(values)
   with sources.opened_cluster(values) as (cluster, _):
-    graph = sources.load_source(values, cluster).graph
+    graph, _ = sources.load_source(values, cluster)
   formats.save_graph(graph, output)
   print(
     f"{output}: {graph.name}, {graph.num_ops} ops, {graph.num_edges} edges",

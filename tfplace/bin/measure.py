@@ -21,35 +21,20 @@ _DESCRIPTION = (
 def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
-  for name, text in (
-    ("placement", "tfplace.placement.v1 file."),
-    ("output", "tfplace.evaluation.v1 file to write."),
-  ):
-    flags.DEFINE_string(name, None, text, flag_values=values)
-  flags.DEFINE_integer(
-    "steps", 10, "Number of timed steps.", lower_bound=1, flag_values=values
+  cli.define_all(
+    values,
+    {
+      "placement": "tfplace.placement.v1 file.",
+      "output": "tfplace.evaluation.v1 file to write.",
+    },
   )
-  flags.DEFINE_integer(
-    "warmup",
-    3,
-    "Number of steps before the timed ones.",
-    lower_bound=0,
-    flag_values=values,
-  )
+  cli.define(values, "steps", "Number of timed steps.", 10, least=1)
+  text = "Number of steps before the timed ones."
+  cli.define(values, "warmup", text, 3, least=0)
   sources.define_measure_s_flag(values)
-  flags.DEFINE_float(
-    "timeout_s",
-    120.0,
-    "Time limit of one measurement in seconds.",
-    lower_bound=1.0,
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "json",
-    False,
-    "Print the evaluation as JSON in the last line.",
-    flag_values=values,
-  )
+  text = "Time limit of one measurement in seconds."
+  cli.define(values, "timeout_s", text, 120.0, least=1.0)
+  cli.define_json(values, "evaluation")
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -76,17 +61,17 @@ def _measure(values: flags.FlagValues) -> None:
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
     microbatches = sources.microbatches_of_placement(values, values.placement)
-    source = sources.load_source(values, cluster, True, microbatches)
-    problem = bounds.tightened(core.Problem(source.graph, cluster))
+    graph, traced = sources.load_source(values, cluster, True, microbatches)
+    problem = bounds.tightened(core.Problem(graph, cluster))
     placement = formats.load_placement(values.placement, problem)
     problem = placement.problem  # In the placement's order.
-    if live is None or source.traced is None:
+    if live is None or traced is None:
       raise cli.UsageError("nothing to run")  # Excluded by `_check`.
     what = f"Measuring {problem.graph.name}"
     with cli.showing_progress(what, in_lines=True) as on_stage:
       harness = live.harness(
         problem,
-        source.traced,
+        traced,
         steps=values.steps,
         warmup=values.warmup,
         timeout_s=values.timeout_s,

@@ -10,40 +10,32 @@ from tfplace.errors import shown
 
 def define_flags(values: flags.FlagValues) -> None:
   """Adds the flags for microbatches and recomputation."""
-  flags.DEFINE_string(
-    "microbatches",
-    "1",
+  text = (
     "Number of microbatches of the training step, each with its own forward and"
     " backward pass, or the examples of each, such as 10,10,2,2. The step"
     " computes the same result as the whole step. 1 leaves the step whole. auto"
     " (tfplace-place only) chooses number, sizes and --max_in_flight together"
-    " with the placement. A given placement determines them.",
-    flag_values=values,
+    " with the placement. A given placement determines them."
   )
-  flags.DEFINE_string(
-    "max_in_flight",
-    None,
+  cli.define(values, "microbatches", text, "1")
+  text = (
     "Maximum number of microbatches in flight: another forward pass starts only"
-    " after a backward pass has ended. Default: all.",
-    flag_values=values,
+    " after a backward pass has ended. Default: all."
   )
-  flags.DEFINE_bool(
-    "allow_batch_statistics",
-    False,
+  cli.define(values, "max_in_flight", text)
+  text = (
     "Let BatchNormalization compute its statistics for each microbatch, as"
     " replicated training does. Otherwise, a step with BatchNormalization"
-    " cannot be split.",
-    flag_values=values,
+    " cannot be split."
   )
-  flags.DEFINE_list(
-    "recompute",
-    [NONE],
+  cli.define(values, "allow_batch_statistics", text, False)
+  text = (
     "Activations that the backward pass computes again instead of keeping them:"
     " none, all, auto (tfplace-place only: as few as fit, where memory is"
-    " short), or layers and patterns such as block_*,"
-    " separated by commas. A given placement determines them.",
-    flag_values=values,
+    " short), or layers and patterns such as block_*, separated by commas. A"
+    " given placement determines them."
   )
+  cli.define(values, "recompute", text, [NONE])
 
 
 def chooses_recomputation(values: flags.FlagValues) -> bool:

@@ -29,24 +29,14 @@ PICTURES = ("trace", "timeline", "report")
 
 def define_picture_flags(values: flags.FlagValues) -> None:
   """Adds `--trace`, `--timeline` and `--report`."""
-  flags.DEFINE_string(
-    "trace",
-    None,
-    "Trace of the simulated step to write, for Perfetto.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "timeline",
-    None,
-    "Picture of the simulated step to write (.png, .svg or .pdf).",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "report",
-    None,
-    "Report to write: one .html file with all pictures and tables. Requires the"
-    " extra 'report'.",
-    flag_values=values,
+  cli.define_all(
+    values,
+    {
+      "trace": "Trace of the simulated step to write, for Perfetto.",
+      "timeline": "Picture of the simulated step (.png, .svg or .pdf).",
+      "report": "Report to write: one .html file with all pictures and tables."
+      " Requires the extra 'report'.",
+    },
   )
 
 
@@ -172,26 +162,17 @@ def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
   ]
 
 
-_FILES = ("output", "output_graph_def", "output_saved_model")
+_FILES = {
+  "output": "tfplace.placement.v1 file to write.",
+  "output_graph_def": "GraphDef to write (.pb or .pbtxt), with the device of"
+  " every node.",
+  "output_saved_model": "Directory to write: a placed copy of --saved_model.",
+}
 
 
 def define_file_flags(values: flags.FlagValues) -> None:
   """Adds `--output`, `--output_graph_def` and `--output_saved_model`."""
-  flags.DEFINE_string(
-    "output", None, "tfplace.placement.v1 file to write.", flag_values=values
-  )
-  flags.DEFINE_string(
-    "output_graph_def",
-    None,
-    "GraphDef to write (.pb or .pbtxt), with the device of every node.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "output_saved_model",
-    None,
-    "Directory to write: a placed copy of --saved_model.",
-    flag_values=values,
-  )
+  cli.define_all(values, _FILES)
 
 
 def check_files(values: flags.FlagValues) -> None:

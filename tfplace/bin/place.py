@@ -24,9 +24,9 @@ from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.placers import registry
 from tfplace.placers.dask_workers import check_dask
 from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
-from tfplace.plan import sources as plan_sources
 from tfplace.plan.config import AUTO
 from tfplace.plan.live_step import LiveStep
+from tfplace.plan.model_source import MICROBATCH_KINDS
 from tfplace.plan.search import PlanReport
 from tfplace.plan.variants import VariantChoice
 
@@ -46,108 +46,68 @@ def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
   define_strategy_flags(values)
-  flags.DEFINE_string(
-    "init_placement",
-    None,
-    "tfplace.placement.v1 file from which the search starts (strategies auto,"
-    " annealing and ordered), for example the plan before a device was lost. If"
-    " graph or cluster have changed, ops and devices that still exist are"
-    " kept.",
-    flag_values=values,
+  cli.define_all(
+    values,
+    {
+      "init_placement": "tfplace.placement.v1 file from which the search starts"
+      " (strategies auto, annealing and ordered), for example the plan before a"
+      " device was lost. If graph or cluster have changed, ops and devices that"
+      " still exist are kept.",
+    },
   )
-  flags.DEFINE_enum(
-    "order",
-    orders.AUTO,
-    (*ORDERS, orders.AUTO),
+  text = (
     "Order in which a device runs its ready ops. arrival: as they become ready."
     " rank: by microbatch, then by longest remaining path; control edges"
     " enforce it in the written graph. auto: of a microbatched step rank, if it"
-    " gains at least 3% or if only rank fits in memory, and else arrival.",
-    flag_values=values,
+    " gains at least 3% or if only rank fits in memory, and else arrival."
   )
-  flags.DEFINE_float(
-    "traffic_tolerance",
-    None,
+  choices = (*ORDERS, orders.AUTO)
+  cli.define(values, "order", text, orders.AUTO, choices=choices)
+  text = (
     "Share of the step time that --strategy=auto may give up for less traffic."
-    " Default: the noise of measured costs, and 0 for described costs.",
-    lower_bound=0.0,
-    flag_values=values,
+    " Default: the noise of measured costs, and 0 for described costs."
   )
-  _define_constraint_flags(values)
+  cli.define(values, "traffic_tolerance", text, kind=float, least=0.0)
+  cli.define_all(
+    values,
+    {
+      "max_memory": "Memory limits of devices, such as"
+      " GPU:0=10GiB,GPU:1=8GiB. They replace those of --cluster.",
+      "keep_together": "Patterns of op names such as encoder/* or */lstm_1/*."
+      " The ops that match one pattern share a device.",
+    },
+    [],
+  )
   outputs.define_file_flags(values)
-  flags.DEFINE_bool(
-    "measure",
-    False,
-    "Also measure placements on the real devices of --cluster.",
-    flag_values=values,
-  )
+  text = "Also measure placements on the real devices of --cluster."
+  cli.define(values, "measure", text, False)
   sources.define_measure_s_flag(values)
   sources.define_dask_flag(
     values, "search with one seed each; the best placement wins"
   )
-  flags.DEFINE_bool(
-    "json",
-    False,
-    "Print the evaluation as JSON in the last line.",
-    flag_values=values,
-  )
+  cli.define_json(values, "evaluation")
   outputs.define_picture_flags(values)
 
 
 def define_strategy_flags(values: flags.FlagValues) -> None:
-  """Adds `--strategy`, `--budget_s`, `--seed` and `--policy`."""
-  flags.DEFINE_enum(
-    "strategy",
-    "auto",
-    sorted(placers.STRATEGIES),
-    "Placer to use.",
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    "budget_s",
-    60.0,
+  """Adds `--strategy`, `--budget_s`, `--gap`, `--seed` and `--policy`."""
+  choices = sorted(placers.STRATEGIES)
+  cli.define(values, "strategy", "Placer to use.", AUTO, choices=choices)
+  text = (
     "Time limit of the search in seconds. At most a quarter of it goes to the"
     " proof of a lower bound. Extraction and the compilation once per"
-    " installation do not count.",
-    lower_bound=0.0,
-    flag_values=values,
+    " installation do not count."
   )
-  flags.DEFINE_float(
-    "gap",
-    0.02,
+  cli.define(values, "budget_s", text, 60.0, least=0.0)
+  text = (
     "The search ends early once the step takes at most this share more than its"
     " proven lower bound, or, on small graphs, once a third of the budget"
-    " gained nothing. 0 uses the whole budget.",
-    lower_bound=0.0,
-    flag_values=values,
+    " gained nothing. 0 uses the whole budget."
   )
-  flags.DEFINE_integer(
-    "seed", 0, "Seed of all random choices.", lower_bound=0, flag_values=values
-  )
-  flags.DEFINE_string(
-    "policy",
-    None,
-    "Exported policy of a learned strategy. Default: the shipped policy.",
-    flag_values=values,
-  )
-
-
-def _define_constraint_flags(values: flags.FlagValues) -> None:
-  """Adds `--max_memory` and `--keep_together`."""
-  flags.DEFINE_list(
-    "max_memory",
-    [],
-    "Memory limits of devices, such as GPU:0=10GiB,GPU:1=8GiB. They replace"
-    " those of --cluster.",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "keep_together",
-    [],
-    "Patterns of op names such as encoder/* or */lstm_1/*. The ops that match"
-    " one pattern share a device.",
-    flag_values=values,
-  )
+  cli.define(values, "gap", text, 0.02, least=0.0)
+  cli.define(values, "seed", "Seed of all random choices.", 0, least=0)
+  text = "Exported policy of a learned strategy. Default: the shipped policy."
+  cli.define(values, "policy", text)
 
 
 def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
@@ -264,11 +224,7 @@ class _FlagSource:
   def suggests_microbatches(self) -> bool:
     """Returns whether microbatches are possible; never on running devices."""
     kind = sources.chosen_source(self.values, may_choose=True)
-    return (
-      self.devices is None
-      and self.training
-      and kind in plan_sources.MICROBATCH_KINDS
-    )
+    return self.devices is None and self.training and kind in MICROBATCH_KINDS
 
   def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
     """Extracts a step variant, and profiles it if devices are open.
@@ -280,23 +236,21 @@ class _FlagSource:
     values = self.values
     needs_trace = self.devices is not None or outputs.needs_trace(values)
     with show.timed("extraction"):
-      source = sources.load_source(
+      graph, traced = sources.load_source(
         values, self.cluster, needs_trace, microbatches.over(self.cluster)
       )
-    problem = core.Problem(_grouped(values, source.graph), self.cluster)
+    problem = core.Problem(_grouped(values, graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # For the learned policy, outside the budget.
-    if self.devices is None or source.traced is None:
-      return StepVariant(problem, source.traced)
+    if self.devices is None or traced is None:
+      return StepVariant(problem, traced)
     options = {"allow_side_effects": values.allow_side_effects}
-    live = LiveStep(
-      self.devices, source.traced, options, values.measure_s or math.inf
-    )
+    live = LiveStep(self.devices, traced, options, values.measure_s or math.inf)
     if microbatch_flags.chosen(values):
       live = live.shared(_RUNNING_STEPS)
     with show("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
-    return StepVariant(problem, source.traced, live)
+    return StepVariant(problem, traced, live)
 
   def compare(
     self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages

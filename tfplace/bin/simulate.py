@@ -17,19 +17,9 @@ _DESCRIPTION = (
 
 def _define(values: flags.FlagValues) -> None:
   sources.define_flags(values)
-  flags.DEFINE_string(
-    "output",
-    None,
-    "tfplace.evaluation.v1 file to write.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "prove",
-    False,
-    "Prove a tighter lower bound of the step time than the simple one. Takes"
-    " seconds.",
-    flag_values=values,
-  )
+  cli.define(values, "output", "tfplace.evaluation.v1 file to write.")
+  text = "Prove a tighter lower bound of the step time. Takes seconds."
+  cli.define(values, "prove", text, False)
   outputs.define_picture_flags(values)
 
 

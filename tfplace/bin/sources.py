@@ -18,10 +18,11 @@ from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.progress import Progress
 from tfplace.cost import registry
 from tfplace.errors import shown
-from tfplace.plan import Stages, clusters, graph_cache
+from tfplace.plan import Stages, clusters, graph_cache, model_source
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
+from tfplace.plan.model_source import ModelSource
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -32,9 +33,7 @@ def define_flags(values: flags.FlagValues) -> None:
   """Adds `--placement`, `--cluster` and the flags of a graph source."""
   define_source_flags(values)
   define_cluster_flag(values)
-  flags.DEFINE_string(
-    "placement", None, "tfplace.placement.v1 file.", flag_values=values
-  )
+  cli.define(values, "placement", "tfplace.placement.v1 file.")
 
 
 def load(values: flags.FlagValues) -> core.Placement:
@@ -47,99 +46,60 @@ def load(values: flags.FlagValues) -> core.Placement:
   cluster = load_cluster(cli.required(values, "cluster"))
   path = cli.required(values, "placement")
   microbatches = microbatches_of_placement(values, path)
-  graph = load_source(values, cluster, microbatches=microbatches).graph
+  graph, _ = load_source(values, cluster, microbatches=microbatches)
   return formats.load_placement(path, core.Problem(graph, cluster))
 
 
-_SOURCES = ("model", "saved_model", "keras_model", "graph_def", "graph")
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-  """Step to place.
-
-  Attributes:
-    graph: op graph with costs for the cluster's device kinds.
-    traced: the traced step, or None for `--graph` or if it is not needed.
-  """
-
-  graph: core.OpGraph
-  traced: "TracedStep | None"
+_SOURCES = {
+  "model": "Model of the zoo, such as inception_v3 or nmt.",
+  "saved_model": "SavedModel directory.",
+  "keras_model": "Keras 3 model file (.keras).",
+  "graph_def": "GraphDef file (.pb or .pbtxt).",
+  "graph": "tfplace.graph.v1 file (.json or .json.gz).",
+}
 
 
 def define_source_flags(values: flags.FlagValues) -> None:
   """Adds the flags of a graph source."""
-  text = {
-    "model": "Model of the zoo, such as inception_v3 or nmt.",
-    "saved_model": "SavedModel directory.",
-    "keras_model": "Keras 3 model file (.keras).",
-    "graph_def": "GraphDef file (.pb or .pbtxt).",
-    "graph": "tfplace.graph.v1 file (.json or .json.gz).",
-  }
-  for name in _SOURCES:
-    flags.DEFINE_string(name, None, text[name], flag_values=values)
-  flags.DEFINE_list(
-    "import",
+  cli.define_all(values, _SOURCES)
+  cli.define_all(
+    values,
+    {
+      "sample": "Batch of --keras_model: an .npz file with arrays x, y and"
+      " sample_weight, or named like the inputs and outputs.",
+      "graph_cache_dir": "Directory that caches extracted graphs. Default:"
+      " tfplace in the user's cache directory. An empty value disables the"
+      " cache.",
+    },
+  )
+  cli.define_all(
+    values,
+    {
+      "import": "Python modules that define the custom classes and functions of"
+      " --keras_model, such as my.module, also in the working directory.",
+      "input_shapes": "Shapes of the inputs of --keras_model with the batch"
+      " size, such as token_ids:16x128,padding_mask:16x128, or 16x128 for a"
+      " single input.",
+      "model_sizes": "Additional sizes of a zoo model, such as"
+      " length=20,vocabulary=5000.",
+    },
     [],
-    "Python modules that define the custom classes and functions of"
-    " --keras_model, such as my.module. They may be in the working directory.",
-    flag_values=values,
   )
-  flags.DEFINE_integer(
-    "batch_size",
-    None,
-    "Examples per step. Default: the model's own.",
-    lower_bound=1,
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "input_shapes",
-    [],
-    "Shapes of the inputs of --keras_model with the batch size, such as"
-    " token_ids:16x128,padding_mask:16x128, or 16x128 for a single input.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "sample",
-    None,
-    "Batch of --keras_model: an .npz file with arrays x, y and sample_weight,"
-    " or named like the inputs and outputs.",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "model_sizes",
-    [],
-    "Additional sizes of a zoo model, such as length=20,vocabulary=5000.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "training",
-    True,
-    "Use the training step rather than inference.",
-    flag_values=values,
-  )
+  text = "Examples per step. Default: the model's own."
+  cli.define(values, "batch_size", text, kind=int, least=1)
+  text = "Use the training step rather than inference."
+  cli.define(values, "training", text, True)
   microbatch_flags.define_flags(values)
-  flags.DEFINE_string(
-    "costs",
-    registry.DEFAULT,
+  text = (
     "Cost model that estimates op times. On real devices it only covers ops"
-    " that a measured step does not time.",
-    flag_values=values,
+    " that a measured step does not time."
   )
-  flags.DEFINE_string(
-    "graph_cache_dir",
-    None,
-    "Directory that caches extracted graphs. Default: tfplace in the user's"
-    " cache directory. An empty value disables the cache.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "allow_side_effects",
-    False,
+  cli.define(values, "costs", text, registry.DEFAULT)
+  text = (
     "Load and run a graph even if its ops may access files, processes, Python"
-    " or the network. Use it only for trusted graphs.",
-    flag_values=values,
+    " or the network. Use it only for trusted graphs."
   )
+  cli.define(values, "allow_side_effects", text, False)
 
 
 def microbatches_of_placement(
@@ -152,7 +112,7 @@ def microbatches_of_placement(
     FormatError: the file is not a placement file.
   """
   asked = microbatch_flags.config(values)
-  if chosen_source(values) not in plan_sources.MICROBATCH_KINDS:
+  if chosen_source(values) not in model_source.MICROBATCH_KINDS:
     return asked
   found = microbatches_of(formats.load_assignments(path))
   found = dataclasses.replace(
@@ -166,9 +126,9 @@ def define_cluster_flag(
   values: flags.FlagValues, default: str | None = None
 ) -> None:
   """Adds `--cluster`."""
-  flags.DEFINE_string(
+  cli.define(
+    values,
     "cluster",
-    default,
     "Devices: a preset such as k80x2, v100x2+p100x2 (unequal GPUs of one host),"
     " 2*v100x8 or 2*v100x4+a100x8 (hosts in a network); workers:N for N local"
     " TensorFlow processes; gpus for the GPUs of this host; gpus:N for N"
@@ -176,32 +136,28 @@ def define_cluster_flag(
     " several machines, each started by tfplace-worker); tf_config or"
     " slurm (slurm:PORT) for the workers of a job whose tasks all start this"
     " command; or a tfplace.cluster.v1 file.",
-    flag_values=values,
+    default,
   )
 
 
 def define_dask_flag(values: flags.FlagValues, what: str) -> None:
   """Adds `--dask`; `what` is the work that its workers do."""
-  flags.DEFINE_string(
+  cli.define(
+    values,
     "dask",
-    None,
     f"Address of a Dask scheduler, such as tcp://10.0.0.1:8786, whose workers"
     f" {what}; or local to start workers on this machine. Needs"
     " tfplace[dask].",
-    flag_values=values,
   )
 
 
 def define_measure_s_flag(values: flags.FlagValues) -> None:
   """Adds `--measure_s`."""
-  flags.DEFINE_float(
-    "measure_s",
-    0.0,
+  text = (
     "Time limit for running steps on the devices, in seconds, including profile"
-    " and calibration. Slow steps run less often. 0 means no limit.",
-    lower_bound=0.0,
-    flag_values=values,
+    " and calibration. Slow steps run less often. 0 means no limit."
   )
+  cli.define(values, "measure_s", text, 0.0, least=0.0)
 
 
 def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
@@ -227,11 +183,29 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
     )
   if not may_choose:
     microbatch_flags.check_not_chosen(values)
-  plan_sources.check_microbatches(
+  model_source.check_microbatches(
     microbatch_flags.config(values), given[0], source, values.training
   )
   microbatch_flags.check_given(values)
   return given[0]
+
+
+def open_source(values: flags.FlagValues, kind: str) -> ModelSource:
+  """Returns the model of a source flag.
+
+  Raises:
+    TfplaceError: a flag is invalid.
+  """
+  if values["import"].value and kind != "keras_model":
+    raise cli.UsageError("--import is for the classes of --keras_model")
+  return model_source.open_source(
+    str(values[kind].value),
+    kind=kind,
+    training=values.training,
+    sizes=model_sizes(values),
+    sample=given_batch(values, kind),
+    allow_side_effects=values.allow_side_effects,
+  )
 
 
 def load_source(
@@ -239,7 +213,7 @@ def load_source(
   cluster: core.Cluster,
   needs_trace: bool = False,
   microbatches: MicrobatchConfig | None = None,
-) -> Source:
+) -> "tuple[core.OpGraph, TracedStep | None]":
   """Loads the graph that the flags name, and the traced step if required.
 
   Args:
@@ -252,33 +226,26 @@ def load_source(
   kind = chosen_source(values, may_choose=microbatches is not None)
   if microbatches is None:
     microbatches = microbatch_flags.config(values).over(cluster)
-  if values["import"].value and kind != "keras_model":
-    raise cli.UsageError("--import is for the classes of --keras_model")
-  name = str(values[kind].value)
+  name, modules = str(values[kind].value), values["import"].value or ()
   if kind == "graph":
-    plan_sources.check_microbatches(microbatches, kind, name, values.training)
-    return Source(formats.load_graph(name), None)
+    model_source.check_microbatches(microbatches, kind, name, values.training)
+    return formats.load_graph(name), None
+  source = open_source(values, kind)
   with (
-    imported(values["import"].value or ()),
+    imported(modules),
     cli.showing_progress(f"Extracting {name}") as on_stage,
   ):
-    loaded = plan_sources.load_or_extract(
-      kind,
-      name,
+    return plan_sources.load_or_extract(
+      source,
       cluster,
       batch_size=values.batch_size,
-      training=values.training,
-      sizes=model_sizes(values),
-      costs=values.costs,
       microbatches=microbatches,
-      sample=given_batch(values, kind),
+      costs=values.costs,
       # No hash covers the modules of custom classes.
-      cache=None if values["import"].value else _graph_cache(values),
+      cache=None if modules else _graph_cache(values),
       needs_trace=needs_trace,
-      allow_side_effects=values.allow_side_effects,
       on_stage=_loading_tensorflow(on_stage),
     )
-  return Source(*loaded)
 
 
 def _loading_tensorflow(on_stage: Progress) -> Progress:

@@ -25,29 +25,16 @@ _DESCRIPTION = (
 
 
 def _define(values: flags.FlagValues) -> None:
-  flags.DEFINE_string(
-    "bind",
-    "127.0.0.1:2222",
-    "host:port to listen on; port 0 selects a free port.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    "cluster",
-    None,
+  text = "host:port to listen on; port 0 selects a free port."
+  cli.define(values, "bind", text, "127.0.0.1:2222")
+  text = (
     "Cluster resolver that gives the address to listen on, instead of --bind:"
-    " tf_config, slurm or slurm:PORT.",
-    flag_values=values,
+    " tf_config, slurm or slurm:PORT."
   )
-  flags.DEFINE_integer(
-    "threads",
-    0,
-    "Number of threads that one op may use; 0 means one per core.",
-    lower_bound=0,
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "gpus", False, "Also serve the GPUs of this machine.", flag_values=values
-  )
+  cli.define(values, "cluster", text)
+  text = "Number of threads that one op may use; 0 means one per core."
+  cli.define(values, "threads", text, 0, least=0)
+  cli.define(values, "gpus", "Also serve the GPUs of this machine.", False)
 
 
 def _main(values: flags.FlagValues) -> None:

@@ -16,7 +16,7 @@ import os
 import pathlib
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
@@ -26,40 +26,94 @@ from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.cost import registry
 
 _TENSORFLOWS = (  # Names of TensorFlow distributions.
-  "tensorflow",
-  "tensorflow-cpu",
-  "tensorflow-intel",
-  "tensorflow-macos",
-  "tf-nightly",
-  "tf-nightly-cpu",
+  *("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos"),
+  *("tf-nightly", "tf-nightly-cpu"),
 )
 _GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL.
 _GPU_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_PACKAGE = pathlib.Path(__file__).parent.parent
+# Folders and modules of this package that determine a graph.
+_CODE = (
+  *("models", "core", "formats", "extraction", "cost", "__init__.py"),
+  *("plan/local_step.py", "plan/model_source.py", "plan/sources.py"),
+)
 
 
 class _UnknownError(Exception):
   """Something determines the graph that no digest can cover."""
 
 
-def _software() -> dict[str, Any]:
-  return {
-    "tensorflow": _tensorflow_version(),
-    "keras": _version("keras"),
-    "platform": [platform.system(), platform.machine()],
-    "gpus": _gpus(),
-    "settings": _keras_settings(),
-  }
+def content_key(
+  kind: str,
+  source: str,
+  cluster: Cluster,
+  *,
+  batch_size: int | None = None,
+  training: bool = True,
+  sizes: Mapping[str, int] | None = None,
+  costs: str = registry.DEFAULT,
+  microbatches: MicrobatchConfig = WHOLE,
+  sample: GivenBatch | None = None,
+) -> str | None:
+  """Returns the hexadecimal digest of a graph, or None if it is unknown.
+
+  The arguments are those of `sources.load_or_extract` and its source.
+  """
+  try:
+    return _digest(
+      kind=kind,
+      source=source if kind == "model" else _content(kind, source),
+      batch_size=batch_size,
+      training=training,
+      sizes=dict(sizes or {}),
+      costs=[costs, _tensor_float_32()],
+      microbatches=dataclasses.astuple(microbatches),
+      hardware=_hardware(cluster),
+      sample=None if sample is None else _sample(sample),
+    )
+  except (OSError, TypeError, ValueError, _UnknownError):
+    return None
+
+
+def measured_key(step: bytes, devices: Mapping[str, Any]) -> str | None:
+  """Returns the digest of a step that was measured on this process's devices.
+
+  Args:
+    step: graph of the step and shapes of its inputs.
+    devices: plain data that determines the speed of the devices.
+  """
+  try:
+    content = hashlib.sha256(step).hexdigest()
+    return _digest(measured=content, devices=dict(devices))
+  except (OSError, TypeError, ValueError, _UnknownError):
+    return None
+
+
+def _digest(**parts: Any) -> str:
+  software = [*_software(), _gpus(), _keras_settings()]
+  text = json.dumps({**parts, "software": software}, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache
-def _tensorflow_version() -> list[str]:
-  found = [f"{name} {v}" for name in _TENSORFLOWS if (v := _version(name))]
-  if not found:
+def _software() -> list[Any]:
+  """Returns digests and versions of what this process runs.
+
+  Raises:
+    OSError: the package is inside a zip file.
+  """
+  versions = {name: _version(name) for name in (*_TENSORFLOWS, "keras")}
+  if not any(versions[name] for name in _TENSORFLOWS):
     raise _UnknownError
-  return found
+  files = {}
+  for name in _CODE:
+    top = _PACKAGE / name
+    for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+      if path.suffix in (".py", ".json"):
+        files[path.relative_to(_PACKAGE).as_posix()] = _file_digest(path)
+  return [versions, files, platform.system(), platform.machine()]
 
 
-@functools.cache
 def _version(name: str) -> str | None:
   try:
     return metadata.version(name)
@@ -91,12 +145,9 @@ def _keras_settings() -> list[Any]:
     ]
   given = keras_file()
   floatx = given.get("floatx", "float32")
-  return [
-    floatx,
-    given.get("epsilon", 1e-7),
-    given.get("image_data_format", "channels_last"),
-    floatx,
-  ]
+  epsilon = given.get("epsilon", 1e-7)
+  data_format = given.get("image_data_format", "channels_last")
+  return [floatx, epsilon, data_format, floatx]
 
 
 def keras_file() -> dict[str, Any]:
@@ -115,87 +166,9 @@ def keras_file() -> dict[str, Any]:
   return content if isinstance(content, dict) else {}
 
 
-def _has_custom_objects() -> bool:
-  """Returns whether a Keras file may load user-defined classes."""
-  keras = sys.modules.get("keras")
-  if keras is None:
-    return False
-  names = keras.saving.get_custom_objects()
-  return any(not name.startswith("tfplace>") for name in names)
-
-
-_PACKAGE = pathlib.Path(__file__).parent.parent
-# Folders and modules of this package that determine a graph.
-_CODE = (
-  "models",
-  "core",
-  "formats",
-  "extraction",
-  "cost",
-  "plan/local_step.py",
-  "plan/sources.py",
-  "__init__.py",
-)
-_SUFFIXES = (".py", ".json")
-_CHUNK_BYTES = 1 << 20
-
-
-def content_key(
-  kind: str,
-  source: str,
-  cluster: Cluster,
-  *,
-  batch_size: int | None = None,
-  training: bool = True,
-  sizes: Mapping[str, int] | None = None,
-  costs: str = registry.DEFAULT,
-  microbatches: MicrobatchConfig = WHOLE,
-  sample: GivenBatch | None = None,
-) -> str | None:
-  """Returns the hexadecimal digest of a graph, or None if it is unknown.
-
-  The arguments are those of `sources.load_or_extract`.
-  """
-  try:
-    return _digest(
-      kind=kind,
-      source=_source(kind, source),
-      batch_size=batch_size,
-      training=training,
-      sizes=dict(sizes or {}),
-      costs=[costs, _tensor_float_32()],
-      microbatches=dataclasses.astuple(microbatches),
-      hardware=_hardware(cluster),
-      sample=None if sample is None else _sample(sample),
-    )
-  except (OSError, TypeError, ValueError, _UnknownError):
-    return None
-
-
-def measured_key(step: bytes, devices: Mapping[str, Any]) -> str | None:
-  """Returns the digest of a step that was measured on this process's devices.
-
-  Args:
-    step: graph of the step and shapes of its inputs.
-    devices: plain data that determines the speed of the devices.
-  """
-  try:
-    content = hashlib.sha256(step).hexdigest()
-    return _digest(measured=content, devices=dict(devices))
-  except (OSError, TypeError, ValueError, _UnknownError):
-    return None
-
-
-def _digest(**parts: Any) -> str:
-  parts |= {"code": _code(), "software": _software()}
-  text = json.dumps(parts, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _tensor_float_32() -> bool:
   """Returns whether TensorFlow multiplies float32 in TF32, its default."""
-  tensorflow = sys.modules.get("tensorflow")
-  config = getattr(tensorflow, "config", None)
+  config = getattr(sys.modules.get("tensorflow"), "config", None)
   if config is None:
     return True
   return config.experimental.tensor_float_32_execution_enabled()
@@ -212,73 +185,31 @@ def _sample(sample: GivenBatch) -> list[Any]:
   return [dict(sample.input_shapes), content]
 
 
-def _source(kind: str, source: str) -> Any:
-  if kind == "model":
-    return source
-  if kind == "keras_model" and _has_custom_objects():
-    raise _UnknownError
-  files = {name: _file_digest(path) for name, path in _files(source)}
-  return [os.path.basename(os.path.normpath(source)), files]
-
-
-def _files(source: str) -> Iterator[tuple[str, str]]:
-  """Yields relative name and path of every file.
+def _content(kind: str, source: str) -> list[Any]:
+  """Returns the base name of a source and the digests of all its files.
 
   Raises:
     OSError: a file or directory cannot be read.
   """
-  if not os.path.isdir(source):
-    yield "", source
-    return
-
-  def fail(error: OSError) -> None:
-    raise error
-
-  for folder, folders, names in os.walk(source, onerror=fail):
-    if any(os.path.islink(os.path.join(folder, name)) for name in folders):
+  keras = sys.modules.get("keras")
+  if kind == "keras_model" and keras is not None:
+    names = keras.saving.get_custom_objects()
+    if any(not name.startswith("tfplace>") for name in names):
+      raise _UnknownError  # A Keras file may load user-defined classes.
+  top = pathlib.Path(source)
+  files = {}
+  for path in top.rglob("*") if top.is_dir() else [top]:
+    if path.is_dir() and not path.is_symlink():
+      os.listdir(path)  # The walk would leave out what cannot be read.
+    elif path.is_dir():
       raise _UnknownError  # TensorFlow follows links, and the walk does not.
-    for name in names:
-      path = os.path.join(folder, name)
-      yield os.path.relpath(path, source), path
+    else:
+      files[path.relative_to(top).as_posix()] = _file_digest(path)
+  return [os.path.basename(os.path.normpath(source)), files]
 
 
-def _file_digest(path: str) -> str:
+def _file_digest(path: str | os.PathLike[str]) -> str:
   if not os.path.isfile(path):  # Reading a pipe would never end.
     raise _UnknownError
-  digest = hashlib.sha256()
   with open(path, "rb") as file:
-    while chunk := file.read(_CHUNK_BYTES):
-      digest.update(chunk)
-  return digest.hexdigest()
-
-
-def _code_digest() -> str:
-  """Returns the digest of the sources that determine a graph.
-
-  Raises:
-    OSError: the package is inside a zip file.
-  """
-  digest = hashlib.sha256()
-  for name in _CODE:
-    top = _PACKAGE / name
-    paths = sorted(top.rglob("*")) if top.is_dir() else [top]
-    for path in paths:
-      if path.suffix in _SUFFIXES:
-        content = path.read_bytes()
-        where = path.relative_to(_PACKAGE).as_posix()
-        digest.update(f"{where} {len(content)} ".encode())
-        digest.update(content)
-  return digest.hexdigest()
-
-
-@functools.cache
-def _first_code() -> str:
-  return _code_digest()
-
-
-def _code() -> str:
-  """Returns the digest of the sources if none changed since the start."""
-  digest = _code_digest()
-  if digest != _first_code():
-    raise _UnknownError
-  return digest
+    return hashlib.file_digest(file, "sha256").hexdigest()

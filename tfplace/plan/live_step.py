@@ -19,7 +19,7 @@ from tfplace.core.progress import Progress, silent
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.placers import registry
-from tfplace.plan import clusters, sources
+from tfplace.plan import clusters, model_source, sources
 from tfplace.plan.config import Stages
 from tfplace.simulate import Simulator
 
@@ -146,8 +146,7 @@ def measured_problems(
     problems, evaluators = [], {}
     for model in models:
       with show("profiling", f" {model}") as on_stage:
-        kind = "keras_model" if model.endswith(".keras") else "model"
-        traced = sources.trace(kind, model)
+        traced = model_source.open_source(model).trace()
         problem = Problem(sources.op_graph(traced, described), described)
         live = LiveStep(devices, traced, options)
         problem = _kept(problem, live, pathlib.Path(folder), on_stage)

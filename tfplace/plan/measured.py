@@ -12,6 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
@@ -20,38 +21,29 @@ from tfplace.core.progress import Progress
 from tfplace.errors import MeasurementError
 from tfplace.plan.config import PlanConfig, Stages
 from tfplace.plan.search import PlanReport, search
-from tfplace.plan.variants import LiveDevices, StepVariant
+from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
 
+if TYPE_CHECKING:
+  from tfplace.plan.live_step import LiveStep
 
-@dataclasses.dataclass(frozen=True)
-class MeasuredConfig:
-  """Alternation of search and measurement; the values are our choice.
 
-  Attributes:
-    candidates: placements measured per round, besides the baselines of the
-      first round.
-    tolerance: relative error of the prediction for the last placement of a
-      search up to which prediction and measurement agree.
-    max_rounds: largest number of searches; each takes half of the time left.
-    close: placements within this share of the fastest run again, because two
-      measurements of one step differ by as much.
-    close_alone: the same share for placements on one device, which others have
-      to beat.
-    repeats: number of further measurements of close placements.
-    repeat_share: share of the measuring time reserved for them.
-    gain: least relative gain over a placement with less traffic, because
-      medians of several measurements differ by as much.
-  """
-
-  candidates: int = 4
-  tolerance: float = 0.05
-  max_rounds: int = 4
-  close: float = 0.08
-  close_alone: float = 0.3
-  repeats: int = 2
-  repeat_share: float = 0.25
-  gain: float = 0.02
+# The values below are our choice.
+# Placements measured per round, besides the baselines of the first round.
+_CANDIDATES = 4
+# Relative error of the prediction for the last placement of a search up to
+# which prediction and measurement agree.
+_TOLERANCE = 0.05
+_MAX_ROUNDS = 4  # Largest number of searches; each takes half of the time left.
+# Placements within this share of the fastest run again, because two
+# measurements of one step differ by as much; the second share is for placements
+# on one device, which others have to beat.
+_CLOSE, _CLOSE_ALONE = 0.08, 0.3
+_REPEATS = 2  # Number of further measurements of close placements.
+_REPEAT_SHARE = 0.25  # Share of the measuring time reserved for them.
+# Least relative gain over a placement with less traffic, because medians of
+# several measurements differ by as much.
+_GAIN = 0.02
 
 
 def search_variant(
@@ -68,7 +60,7 @@ def search_variant(
   return search_measured(variant.problem, config, live_of(variant), show=show)
 
 
-def live_of(variant: StepVariant) -> LiveDevices:
+def live_of(variant: StepVariant) -> "LiveStep":
   """Returns the open devices of a step variant.
 
   Raises:
@@ -82,8 +74,7 @@ def live_of(variant: StepVariant) -> LiveDevices:
 def search_measured(
   problem: Problem,
   config: PlanConfig,
-  live: LiveDevices,
-  limits: MeasuredConfig | None = None,
+  live: "LiveStep",
   show: Stages | None = None,
 ) -> PlanReport:
   """Places a problem on running devices.
@@ -93,7 +84,6 @@ def search_measured(
     config: settings. A strategy that searches continues from the fastest
       placement after each round of measurements.
     live: the devices.
-    limits: settings of the alternation.
     show: reports and times the stages.
 
   Returns:
@@ -106,21 +96,20 @@ def search_measured(
     InfeasibleError: no placement fits in memory.
     MeasurementError: no placement could be run.
   """
-  limits = limits or MeasuredConfig()
   stage = Stages() if show is None else show
   searches = config.searches
-  runs, reason = Runs(live, limits), ""
-  for number in range(limits.max_rounds if searches else 1):
-    is_last = not searches or number == limits.max_rounds - 1
+  runs, reason = Runs(live), ""
+  for number in range(_MAX_ROUNDS if searches else 1):
+    is_last = not searches or number == _MAX_ROUNDS - 1
     budget_s = config.budget_s if is_last else config.budget_s / 2
     plan = search(
       problem, dataclasses.replace(config, budget_s=budget_s), stage
     )
-    new = runs.new(plan, limits.candidates)
+    new = runs.new(plan, _CANDIDATES)
     with stage("measuring", f" {len(new)} placements") as on_stage:
       runs.add(plan.problem, new, on_stage)
     problem = live.refitted(plan.problem, runs.placements, runs.measured)
-    agree = runs.error(plan.results[0]) <= limits.tolerance
+    agree = runs.error(plan.results[0]) <= _TOLERANCE
     if not new or agree or runs.left_s <= 0:
       break
     fastest = runs.results[runs.fastest()].placement
@@ -155,12 +144,12 @@ class Runs:
     left_s: remaining measuring time, in seconds.
   """
 
-  def __init__(self, live: LiveDevices, limits: MeasuredConfig) -> None:
+  def __init__(self, live: "LiveStep", repeats: bool = True) -> None:
+    """Reserves a share of the measuring time if close placements `repeat`."""
     self.results: list[Result] = []
     self.measured: list[Evaluation] = []
-    self.left_s = live.run_s * (1 - limits.repeat_share)
+    self.left_s = live.run_s * (1 - _REPEAT_SHARE * repeats)
     self._live = live
-    self._limits = limits
 
   @property
   def placements(self) -> list[Placement]:
@@ -219,7 +208,6 @@ class Runs:
 
   def repeat(self, problem: Problem, on_stage: Progress) -> None:
     """Measures placements close to the fastest again and keeps medians."""
-    limits = self._limits
     fastest_us = self.measured[self.fastest()].step_time_us
     close = [
       i
@@ -227,11 +215,11 @@ class Runs:
       if evaluation.feasible
       and evaluation.step_time_us <= (1 + self._close(i)) * fastest_us
     ]
-    left_s = max(0.0, self.left_s) + self._live.run_s * limits.repeat_share
+    left_s = max(0.0, self.left_s) + self._live.run_s * _REPEAT_SHARE
     if len(close) < 2 or left_s <= 0:
       return
     harness = self._live.harness(problem, on_stage=on_stage, measure_s=left_s)
-    turns = close * limits.repeats
+    turns = close * _REPEATS
     rows = [Placement(problem, self.placements[i].devices) for i in turns]
     took_us = {i: [self.measured[i].step_time_us] for i in close}
     for i, evaluation in zip(turns, harness.evaluate(rows), strict=True):
@@ -244,7 +232,7 @@ class Runs:
 
   def _close(self, index: int) -> float:
     moves = self.results[index].evaluation.bytes_moved > 0
-    return self._limits.close if moves else self._limits.close_alone
+    return _CLOSE if moves else _CLOSE_ALONE
 
   def fastest(self) -> int:
     """Returns the index of the fastest placement, if possible one that fits."""
@@ -259,7 +247,7 @@ class Runs:
   def chosen(self) -> int:
     """Returns the index of the least traffic among the nearly fastest."""
     fastest = self.measured[self.fastest()]
-    close_us = fastest.step_time_us / (1 - self._limits.gain)
+    close_us = fastest.step_time_us / (1 - _GAIN)
     close = [
       i
       for i, evaluation in enumerate(self.measured)

@@ -12,18 +12,14 @@ from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.placers.idle_devices import idle_reason
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.measured import (
-  MeasuredConfig,
   Runs,
   live_of,
   placement_key,
   search_variant,
 )
+from tfplace.plan.proposals import num_working_devices
 from tfplace.plan.search import PlanReport, is_on_cpus, on_one_device
-from tfplace.plan.successive_halving import (
-  HalvingConfig,
-  SuccessiveHalving,
-  num_working_devices,
-)
+from tfplace.plan.successive_halving import MOST_HINT_OPS, SuccessiveHalving
 from tfplace.plan.variants import (
   OpenVariant,
   StepVariant,
@@ -85,53 +81,33 @@ def choose_variant(
       opened[microbatches] = variant
     return variant
 
-  report, variant = _halved(opening, config, stage)
-  if not config.measure or report.choice is None:
-    return report, variant
-  choice = report.choice.with_measured(
-    report.choice.microbatches, report.evaluation.step_time_us
-  )
-  report = dataclasses.replace(report, choice=choice)
-  others = [
-    t for t in choice.trials if t.best and t.microbatches != choice.microbatches
-  ]
-  if not choice.is_first:
-    others = [trial for trial in others if trial is choice.trials[0]]
-  if not others:
-    return report, variant
-  rival = min(others, key=lambda trial: trial.step_time_us)
-  searches = config.searches
-  other = opened[rival.microbatches]
-  return _faster(report, variant, rival, other, searches, stage)
-
-
-def _halved(
-  open_variant: OpenVariant, config: PlanConfig, stage: Stages
-) -> tuple[PlanReport, StepVariant]:
-  """Chooses a step variant by successive halving and places it."""
-  halving = SuccessiveHalving(open_variant, config, stage)
-  try:
-    halving.explore()
-    winner = halving.trimmed(halving.halve())
-  finally:
-    halving.close()
+  # Phase 1: choose a variant by successive halving, and place it.
+  halving = SuccessiveHalving(opening, config, stage)
+  winner = halving.run()
   variant = winner.opened
   report = search_variant(variant, halving.final_config(winner), stage)
   winner.best = report.best
   winner.seconds += report.results[0].seconds
-  report = dataclasses.replace(
-    report,
-    choice=halving.choice(winner),
-    order_reason=order_reason(report.best.order, winner.other_order_us),
-  )
-  return report, variant
+  choice = halving.choice(winner)
+  reason = order_reason(report.best.order, winner.other_order_us)
+  report = dataclasses.replace(report, choice=choice, order_reason=reason)
+  if not config.measure or choice is None:
+    return report, variant
+  # Phase 2: measure its best rival, too.
+  winner.measured_us = report.evaluation.step_time_us
+  others = choice.trials[1:] if choice.is_first else choice.trials[:1]
+  rivals = [trial for trial in others if trial.best]
+  if not rivals:
+    return report, variant
+  rival = min(rivals, key=lambda trial: trial.step_time_us)
+  rival.variant = opened[rival.microbatches]
+  return _faster(report, variant, rival, config.searches, stage)
 
 
 def _faster(
   report: PlanReport,
   variant: StepVariant,
   rival: VariantTrial,
-  other: StepVariant,
   searches: bool,
   show: Stages,
 ) -> tuple[PlanReport, StepVariant]:
@@ -143,7 +119,8 @@ def _faster(
   is_first = rival is choice.trials[0]
   wanted = [rival.best, choice.single if is_first else None]
   results = {placement_key(r): r for r in wanted if r is not None}
-  runs = Runs(live_of(other), MeasuredConfig(repeat_share=0.0))
+  other, rival.variant = rival.opened, None
+  runs = Runs(live_of(other), repeats=False)
   problem = other.problem.in_order(rival.order)
   what = f" the step {in_words(rival.microbatches)}"
   try:
@@ -153,10 +130,10 @@ def _faster(
     return report, variant
   chosen = runs.chosen() if searches else 0
   ran, own = runs.measured[chosen], report.evaluation
-  choice = choice.with_measured(rival.microbatches, ran.step_time_us)
+  rival.measured_us = ran.step_time_us
   own_order = (not own.feasible, own.step_time_us)
   if (not ran.feasible, ran.step_time_us) >= own_order:
-    return dataclasses.replace(report, choice=choice), variant
+    return report, variant
   choice = dataclasses.replace(choice, microbatches=rival.microbatches)
   found = runs.predicted(problem)
   best = found[chosen]
@@ -183,7 +160,7 @@ def with_alternatives(
   """
   reference, problem = report.reference, report.problem
   is_measured = problem.graph.extra.get("costs") == "measured"
-  if is_measured or problem.graph.num_ops > HalvingConfig.most_hint_ops:
+  if is_measured or problem.graph.num_ops > MOST_HINT_OPS:
     return report
   counts: list[int] = []
   if not config.microbatches.is_whole and not config.chooses_variant:
@@ -221,27 +198,13 @@ def with_alternatives(
   return report
 
 
-@dataclasses.dataclass(frozen=True)
-class HintConfig:
-  """Conditions for suggesting microbatches; the values are our choice.
-
-  Attributes:
-    least_budget_s: least search budget with an estimate, in seconds.
-    search_s: time limit of the estimate, in seconds.
-    most_ops: see `HalvingConfig.most_hint_ops`.
-    gain: speedup of the placement over one device from which no suggestion is
-      made if all devices work. Models of consecutive layers reach 1.3 to 1.6 on
-      four devices.
-    least_gain: least speedup by microbatches for a suggestion.
-  """
-
-  least_budget_s: float = 10.0
-  search_s: float = 2.0
-  most_ops: int = HalvingConfig.most_hint_ops
-  gain: float = 1.6
-  least_gain: float = 1.1
-
-
+# Least budget with an estimate of microbatches, and its time limit, in seconds;
+# our choice, as the next two.
+_LEAST_BUDGET_S, _HINT_S = 10.0, 2.0
+# Speedup of the placement over one device from which no suggestion is made if
+# all devices work. Models of consecutive layers reach 1.3 to 1.6 on four.
+_ENOUGH_GAIN = 1.6
+_LEAST_HINT_GAIN = 1.1  # Least speedup by microbatches for a suggestion.
 _STATISTICS = (
   "by which each microbatch of BatchNormalization uses its own statistics, and"
   " losses change slightly"
@@ -253,7 +216,6 @@ def microbatch_hint(
   report: PlanReport,
   config: PlanConfig,
   show: Stages,
-  hint: HintConfig | None = None,
 ) -> str:
   """Suggests microbatches if several devices gain little or some do no work.
 
@@ -265,22 +227,20 @@ def microbatch_hint(
     report: report of planning the whole step.
     config: settings of that plan.
     show: reports and times the stages.
-    hint: conditions for the estimate.
 
   Returns:
     Part of a sentence; "" if there is nothing to suggest.
   """
-  hint = hint or HintConfig()
   single, best_us = report.reference, report.best.evaluation.step_time_us
   devices = num_working_devices(report.problem)
-  small = report.problem.graph.num_ops <= hint.most_ops
+  small = report.problem.graph.num_ops <= MOST_HINT_OPS
   gains = single is None or (
-    single.evaluation.step_time_us >= hint.gain * best_us
+    single.evaluation.step_time_us >= _ENOUGH_GAIN * best_us
   )
   all_work = not idle_reason(report.best.placement)
   if devices == 1 or (gains and all_work) or config.strategy != AUTO:
     return ""
-  if not small or config.budget_s < hint.least_budget_s:
+  if not small or config.budget_s < _LEAST_BUDGET_S:
     told = f"planning with microbatches={AUTO!r} may keep more devices busy"
     if any(name.endswith("moving_mean") for name in report.problem.graph.names):
       told += f", with allow_batch_statistics=True, {_STATISTICS}"
@@ -289,18 +249,18 @@ def microbatch_hint(
     microbatches = MicrobatchConfig(devices, allow_batch_statistics=allowed)
     what = f" of the step {in_words(microbatches)}"
     try:
-      with show("estimate", what, hint.search_s):
+      with show("estimate", what, _HINT_S):
         problem = open_variant(microbatches).problem
         found = placers.place(
           problem,
           AUTO,
-          budget_s=hint.search_s,
+          budget_s=_HINT_S,
           seed=config.seed,
           order=config.order,
         )
     except TfplaceError:
       continue
-    if found.evaluation.step_time_us * hint.least_gain > best_us:
+    if found.evaluation.step_time_us * _LEAST_HINT_GAIN > best_us:
       return ""
     told = would_take(VariantTrial(microbatches, found), best_us)
     told += f" (a quick estimate): plan with microbatches={AUTO!r}"

@@ -39,29 +39,15 @@ _CPU = "CPU"
 _SEED = "seed_generator_state"  # Every microbatch draws from it.
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckConfig:
-  """Tolerances and limits of the check; the values are our choice.
-
-  Attributes:
-    tolerance: largest relative difference.
-    noise: multiple of the rounding noise that is allowed in addition.
-    uninformative: relative rounding noise from which an update is ignored.
-    perturbation: relative change of the weights that simulates rounding.
-    most_runs: number of perturbed runs before a difference is an error.
-    most_seconds: largest estimated step time of a check, in seconds.
-    memory_share: share of the host's free memory that a step may need.
-    seed: seed of synthetic data and perturbations.
-  """
-
-  tolerance: float = 1e-4
-  noise: float = 10.0
-  uninformative: float = 0.02
-  perturbation: float = 3e-7
-  most_runs: int = 4
-  most_seconds: float = 10.0
-  memory_share: float = 0.5
-  seed: int = 0
+# Tolerances and limits of the check; the values are our choice.
+_TOLERANCE = 1e-4  # Largest relative difference.
+_NOISE = 10.0  # Multiple of the rounding noise that is allowed in addition.
+# Relative rounding noise from which an update is ignored.
+_UNINFORMATIVE = 0.02
+_PERTURBATION = 3e-7  # Relative change of the weights that simulates rounding.
+_MOST_RUNS = 4  # Number of perturbed runs before a difference is an error.
+_MOST_SECONDS = 10.0  # Largest estimated step time of a check.
+_MEMORY_SHARE = 0.5  # Share of the host's free memory that a step may need.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +110,6 @@ def skip_reason(
   graph: OpGraph,
   divided: TracedStep,
   max_in_flight: int | None = None,
-  config: CheckConfig | None = None,
   share: float = 1.0,
 ) -> str:
   """Returns the reason why this host cannot run the check, or "".
@@ -136,10 +121,8 @@ def skip_reason(
     graph: op graph of the microbatched step, with estimated costs.
     divided: the microbatched step.
     max_in_flight: maximum number of microbatches in flight; None means all.
-    config: limits of the check.
     share: share of the batch with which the steps run.
   """
-  config = config or CheckConfig()
   if side_effects.when_run(divided.graph_def):
     return "the step has side effects"
   try:
@@ -152,14 +135,14 @@ def skip_reason(
   if found is None:
     return "the step cannot run on this host's CPU"
   seconds = share * found.step_time_us / 1e6
-  if seconds > config.most_seconds:
+  if seconds > _MOST_SECONDS:
     return f"one step would take about {seconds:.0f} s on this host"
   kept = float(np.sum(graph.persistent_bytes))
   in_flight = share * (max(found.peak_memory_bytes.values()) - kept)
   at_once = (max_in_flight or divided.microbatches) / divided.microbatches
   widened = 2 if uses_half(divided) else 1  # It runs in float32.
   needed = widened * (kept + in_flight / min(at_once, 1.0))
-  free = config.memory_share * host.free_bytes()
+  free = _MEMORY_SHARE * host.free_bytes()
   if needed > free:
     return (
       f"one step needs about {needed / 2**30:.1f} GiB, and this host has"
@@ -168,15 +151,12 @@ def skip_reason(
   return ""
 
 
-def check_equal(
-  whole: TracedStep, divided: TracedStep, config: CheckConfig | None = None
-) -> float:
+def check_equal(whole: TracedStep, divided: TracedStep) -> float:
   """Compares a microbatched step with the whole step.
 
   Args:
     whole: the whole step.
     divided: the microbatched step.
-    config: tolerances of the check.
 
   Returns:
     Duration in seconds.
@@ -185,19 +165,18 @@ def check_equal(
     ExtractionError: the steps differ. The message names the loss or the
       variable and the difference.
   """
-  config = config or CheckConfig()
   began = time.monotonic()
   whole, divided = comparable(whole), comparable(divided)
-  feeds = _batch(whole, config.seed)
-  rng = np.random.default_rng(config.seed)
+  feeds = _batch(whole)
+  rng = np.random.default_rng(0)
   with _runner(divided, feeds) as run:
     found = run()
   with _runner(whole, feeds) as run:
     reference, rounded = run(), list[_Outcome]()
-    what = _difference(reference, rounded, found, config)
-    while what and len(rounded) < config.most_runs:
-      rounded.append(run(config.perturbation, rng))
-      what = _difference(reference, rounded, found, config)
+    what = _difference(reference, rounded, found)
+    while what and len(rounded) < _MOST_RUNS:
+      rounded.append(run(rng))
+      what = _difference(reference, rounded, found)
   if what:
     raise ExtractionError(
       f"the step of model {whole.name!r} in {divided.microbatches} microbatches"
@@ -207,13 +186,13 @@ def check_equal(
   return time.monotonic() - began
 
 
-def _batch(traced: TracedStep, seed: int) -> dict[str, np.ndarray]:
+def _batch(traced: TracedStep) -> dict[str, np.ndarray]:
   """Returns the sample by tensor name, with synthetic data for constants.
 
   Synthetic integers are 0 and 1, which are valid tokens, classes and masks of
   nearly every model.
   """
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(0)
   feeds = {}
   for feed in traced.feeds.values():
     value = feed.value
@@ -237,8 +216,7 @@ def _runner(
 ) -> Iterator[Callable[..., _Outcome]]:
   """Yields a function that runs a step from the state of the model.
 
-  Its arguments are the relative perturbation of the weights and the generator
-  of its signs.
+  Its argument is the generator of the signs of a perturbation of the weights.
   """
   prepared = with_initializers(traced)
   with tf.Graph().as_default() as graph:
@@ -253,14 +231,11 @@ def _runner(
     reads = {n: r for n, r in reads.items() if not n.endswith(_SEED)}
     with tf.compat.v1.Session(graph=graph, config=_unoptimized()) as session:
 
-      def run(
-        perturbation: float = 0.0, rng: np.random.Generator | None = None
-      ) -> _Outcome:
+      def run(rng: np.random.Generator | None = None) -> _Outcome:
         initial = prepared.feeds
         if rng is not None:
           initial = {
-            name: _perturbed(value, perturbation, rng)
-            for name, value in initial.items()
+            name: _perturbed(value, rng) for name, value in initial.items()
           }
         session.run(list(prepared.assignments), initial)
         before = session.run(reads)
@@ -280,26 +255,23 @@ def _unoptimized() -> tf.compat.v1.ConfigProto:
   return proto
 
 
-def _perturbed(
-  value: np.ndarray, perturbation: float, rng: np.random.Generator
-) -> np.ndarray:
+def _perturbed(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
   """Returns the value with entries slightly changed at random."""
   if value.dtype.kind != "f":
     return value
   signs = rng.integers(0, 2, value.shape, np.int8) * 2 - 1
-  return (value * (1.0 + perturbation * signs)).astype(value.dtype)
+  return (value * (1.0 + _PERTURBATION * signs)).astype(value.dtype)
 
 
 def _difference(
   reference: _Outcome,
   rounded: Sequence[_Outcome],
   found: _Outcome,
-  config: CheckConfig,
 ) -> str:
   """Describes a difference beyond rounding; "" if there is none."""
   noise = max((abs(r.loss - reference.loss) for r in rounded), default=0.0)
-  allowed = config.tolerance * max(abs(reference.loss), 1e-6)
-  if not abs(found.loss - reference.loss) <= allowed + config.noise * noise:
+  allowed = _TOLERANCE * max(abs(reference.loss), 1e-6)
+  if not abs(found.loss - reference.loss) <= allowed + _NOISE * noise:
     return f"its loss is {found.loss:.7g}, not {reference.loss:.7g}"
   for name in reference.after:
     if name not in found.after:
@@ -310,9 +282,9 @@ def _difference(
       continue
     moved = (np.linalg.norm(r.update(name) - expected) for r in rounded)
     noise = float(max(moved, default=0.0) / size)
-    if noise > config.uninformative:
+    if noise > _UNINFORMATIVE:
       continue
     off = np.linalg.norm(found.update(name) - expected) / size
-    if not off <= config.tolerance + config.noise * noise:
+    if not off <= _TOLERANCE + _NOISE * noise:
       return f"the update of {name!r} is {off:.2g} of its size off"
   return ""

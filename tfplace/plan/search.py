@@ -197,12 +197,8 @@ def find_placement(
   order: str,
   max_evaluations: int | None,
   tolerance: float = 0.0,
-  number: int | None = None,
 ) -> Result:
   """Searches a placement by the strategy of `config`, on its workers if any.
-
-  Args:
-    number: searches at once on the workers; None means one per worker.
 
   Raises:
     InfeasibleError: no placement fits in memory.
@@ -221,7 +217,7 @@ def find_placement(
   }
   if config.workers is None:
     return placers.place(problem, **options)
-  return place_on_workers(problem, config.workers, number, **options)
+  return place_on_workers(problem, config.workers, None, **options)
 
 
 def compile_placers(

@@ -5,266 +5,251 @@ search. The better half gets a longer one that starts from its best placement,
 and so on; the winner gets the rest of the budget. The number of microbatches
 grows while that helps, so most variants are never extracted. If a variant does
 not fit in memory, fewer microbatches in flight are tried. Where memory is
-short, activations are recomputed or wait on other devices, as far as the
-request leaves that open. Where devices differ, microbatches of unequal size
-follow (`size_proposals`).
+short, activations are recomputed, as far as the request leaves that open. Where
+devices differ, microbatches of unequal size follow (`proposals`).
 """
 
-import collections
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
-
-import numpy as np
+import time
+from collections.abc import Iterator, Sequence
 
 from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
-from tfplace.core.problem import Problem
-from tfplace.core.recompute import RecomputeConfig, recompute_of, segment_of
+from tfplace.core.recompute import RecomputeConfig, recompute_of
+from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.placers import groups
-from tfplace.plan.arms import Arm, Arms
 from tfplace.plan.config import PlanConfig, Stages
-from tfplace.plan.search import compile_placers, on_one_device
-from tfplace.plan.size_proposals import proposed_sizes
+from tfplace.plan.proposals import (
+  MOST,
+  counts_to_try,
+  is_short_of_memory,
+  num_working_devices,
+  proposed_sizes,
+  segments_by_worth,
+  variables_exceed_memory,
+)
+from tfplace.plan.search import (
+  compile_placers,
+  find_placement,
+  on_one_device,
+  single_of,
+)
 from tfplace.plan.variants import (
   OpenVariant,
   VariantChoice,
   VariantTrial,
+  in_words,
 )
 
+# Largest whole step, in ops, of which a variant is extracted only to tell its
+# gain, because larger steps take long.
+MOST_HINT_OPS = 4_000
 
-@dataclasses.dataclass(frozen=True)
-class HalvingConfig:
-  """Division of the budget among step variants; the values are our choice.
-
-  Attributes:
-    most: largest number of microbatches.
-    most_per_device: largest number of microbatches per device that works.
-    rung_share: share of the budget for each rung before the last.
-    least_share: least share of the budget for one search.
-    rungs: largest number of rungs before the final search.
-    close: ratio of step time to the best one up to which a variant stays until
-      the last rung.
-    worse: ratio of step time to the best one from which more microbatches are
-      not tried, if there are at least as many microbatches as devices.
-    far_worse: the same ratio for fewer microbatches than devices. The next
-      number tried is then the number of devices.
-    gain: share of the step time that each doubling of the number must gain,
-      and each way to save memory, because costs omit some overheads.
-    short: share of the memory of a main device from which memory is short.
-    most_hint_ops: largest number of ops of the whole step for which a variant
-      is extracted only to tell its gain, because larger steps take long.
-    trims: largest number of trials with fewer recomputed segments.
-    trim_share: share of the budget for each of them.
-  """
-
-  most: int = 16
-  most_per_device: int = 4
-  rung_share: float = 0.2
-  least_share: float = 0.01
-  rungs: int = 3
-  close: float = 1.1
-  worse: float = 1.05
-  far_worse: float = 1.3
-  gain: float = 0.01
-  short: float = 0.85
-  most_hint_ops: int = 4_000
-  trims: int = 4
-  trim_share: float = 0.05
+# The values below are our choice.
+_RUNGS = 3  # Largest number of rungs before the final search.
+_RUNG_SHARE = 0.2  # Share of the budget for each rung before the last.
+_LEAST_SHARE = 0.01  # Least share of the budget for one search.
+# Ratio of step time to the best one up to which a variant stays until the last
+# rung.
+_CLOSE = 1.1
+# Ratio of step time to the best one from which more microbatches are not tried,
+# if there are at least as many microbatches as devices. For fewer microbatches,
+# from the second ratio on, the next number tried is the number of devices.
+_WORSE, _FAR_WORSE = 1.05, 1.3
+# Share of the step time that each doubling of the number must gain, and each
+# way to save memory, because costs omit some overheads.
+_GAIN = 0.01
+# Largest number of trials with fewer recomputed segments, and their share.
+_TRIMS, _TRIM_SHARE = 4, 0.05
 
 
 class SuccessiveHalving:
-  """Choice of a step variant by successive halving."""
+  """Choice of a step variant by successive halving.
+
+  Attributes:
+    trials: trials in order of their beginning; the first is the requested step.
+  """
 
   def __init__(
-    self,
-    open_variant: OpenVariant,
-    config: PlanConfig,
-    show: Stages,
-    halving: HalvingConfig | None = None,
+    self, open_variant: OpenVariant, config: PlanConfig, show: Stages
   ) -> None:
     """Takes the arguments of `plan.microbatches.choose_variant`."""
-    self._halving = halving = halving or HalvingConfig()
-    self._arms = Arms(open_variant, config, show, halving.least_share)
-    self._single: Result | None = None
-    self._refused = ""
-    self._allowed: VariantTrial | None = None
-    self._hints = True  # Whether to estimate what else would be possible.
-    self._whole_error: TfplaceError | None = None
+    self.trials: list[VariantTrial] = []
     self._open = open_variant
     self._base = config.microbatches
     self._config = config
     self._show = show
-    self._share = halving.rung_share
+    self._left_s = config.budget_s
+    self._left_evaluations = config.max_evaluations
+    self._share = _RUNG_SHARE
+    self._single: Result | None = None
+    self._refused = ""
+    self._allowed: VariantTrial | None = None
+    self._hints = True  # Whether to estimate what else would be possible.
 
-  @property
-  def arms(self) -> list[Arm]:
-    """Arms in order of their beginning; the first is the requested step."""
-    return self._arms.all
-
-  def close(self) -> None:
-    """Forgets searches that have not begun on workers."""
-    self._arms.close()
-
-  def explore(self) -> None:
-    """Runs the first rung: a short search per step variant.
+  def run(self) -> VariantTrial:
+    """Returns the winner, whose best placement starts the final search.
 
     Raises:
-      TfplaceError: the requested step cannot be extracted.
+      InfeasibleError: no variant fits in memory.
+      TfplaceError: the requested step cannot be extracted, or the placer
+        rejects all variants.
     """
-    halving, chooses = self._halving, self._config.chooses_microbatches
-    whole = Arm(self._microbatches(1 if chooses else self._base.count))
+    self._explore()
+    return self._trimmed(self._halve())
+
+  def _explore(self) -> None:
+    """Runs the first rung: a short search per step variant."""
+    chooses = self._config.chooses_microbatches
+    whole = VariantTrial(self._microbatches(1 if chooses else self._base.count))
     whole.variant = self._open(whole.microbatches)
-    self.arms.append(whole)
+    self.trials.append(whole)
     problem = whole.variant.problem
     compile_placers(problem, self._config, self._show)
     self._single = on_one_device(problem, self._config.seed)
-    self._hints = problem.graph.num_ops <= halving.most_hint_ops
+    self._hints = problem.graph.num_ops <= MOST_HINT_OPS
     devices = num_working_devices(problem)
     counts, proposals = [self._base.count], []
     if chooses:
-      counts, proposals = _counts(devices, halving), proposed_sizes(problem)
-      proposals = [sizes for sizes in proposals if len(sizes) <= halving.most]
+      counts, proposals = counts_to_try(devices), proposed_sizes(problem)
+      proposals = [sizes for sizes in proposals if len(sizes) <= MOST]
     recomputes = self._config.chooses_recomputation
     arms = len(counts) * (1 + recomputes) + len(proposals)
-    self._share = halving.rung_share / arms
-    self._arms.search(whole, self._share)
-    if recomputes or devices == 1 or _variables_exceed_memory(problem):
-      self._settle_until(whole)
-      if whole.best is None and _variables_exceed_memory(problem):
-        return
+    self._share = _RUNG_SHARE / arms
+    self._search(whole, self._share)
+    if whole.error is not None and not whole.exceeds_memory:
+      # Some strategies require microbatches.
+      whole.why = f"is not placed by {self._config.strategy}"
+    exceeds = variables_exceed_memory(problem)
+    if whole.best is None and exceeds:
+      return
+    if recomputes or devices == 1 or exceeds:
       self._save_memory(whole)
-      if devices == 1 and whole.best is not None and not self._is_short(whole):
+      if (
+        devices == 1
+        and whole.best is not None
+        and not is_short_of_memory(whole)
+      ):
         return
-    self._explore_counts(counts, devices)
+    self._explore_counts(counts[1:], devices)
     for sizes in proposals:
-      if self._refused or self._arms.is_late:
+      if self._refused or self._is_late:
         break
-      flight = self._base.max_in_flight
-      if flight is not None and flight >= len(sizes):
-        flight = None
-      self._begin(
-        dataclasses.replace(
-          self._base, count=len(sizes), max_in_flight=flight, sizes=sizes
-        )
+      self._try(
+        dataclasses.replace(self._microbatches(len(sizes)), sizes=sizes)
       )
-    self._settle_until(self.arms[-1])
 
   def _explore_counts(self, counts: Sequence[int], devices: int) -> None:
-    """Tries numbers of equal microbatches, in order, while they help.
-
-    With workers, the next numbers begin before the result of one is known.
-    """
-    halving, least = self._halving, 2
-    begun: collections.deque[Arm] = collections.deque()
-    left = collections.deque(counts[1:])
-    while left or begun:
-      if left and len(begun) < self._arms.num_workers:
-        count = left.popleft()
-        if count >= least:
-          begun.append(self._begin(self._microbatches(count)))
+    """Tries numbers of equal microbatches, in order, while they help."""
+    least = 2
+    for count in counts:
+      if count < least:
         continue
-      arm = begun.popleft()
-      count, ratio = arm.microbatches.count, self._judge(arm, devices)
-      if ratio > halving.worse and count >= devices:
+      best_us = self._best_us
+      found_us = self._try_count(count)
+      if found_us is None:
+        if all(trial.microbatches.count == 1 for trial in self.trials[:-1]):
+          self._refused = self.trials.pop().why
+          self._allowed = self._with_batch_statistics(devices)
         return
-      if ratio > halving.far_worse:
+      ratio = found_us / best_us if math.isfinite(best_us) else 0.0
+      if ratio > _WORSE and count >= devices:
+        return
+      if ratio > _FAR_WORSE:
         least = devices
-      if self._arms.is_late or math.isinf(ratio):
+      if self._is_late or math.isinf(ratio):
         return
 
-  def _settle_until(self, last: Arm) -> None:
-    """Settles the arms up to one, in order, and names the first one's error."""
-    for arm in self.arms[: self.arms.index(last) + 1]:
-      self._arms.settle(arm)
-    whole = self.arms[0]
-    if whole.error is not None:  # Some strategies require microbatches.
-      self._whole_error = whole.error
-      whole.why = f"is not placed by {self._config.strategy}"
-
-  def _begin(self, microbatches: MicrobatchConfig) -> Arm:
-    return self._arms.begin(microbatches, self._share)
-
-  def _attempt(
-    self, microbatches: MicrobatchConfig, start: Arm | None = None
-  ) -> Arm:
-    share = self._halving.trim_share if start else self._share
-    return self._arms.attempt(microbatches, share, start)
-
-  def _judge(self, arm: Arm, devices: int) -> float:
-    """Compares an arm with those before it, and tries to save its memory.
+  def _try_count(self, count: int) -> float | None:
+    """Tries a number of microbatches, and to save its memory.
 
     Returns:
-      The ratio of its step time to the best one so far: infinity without a
-      placement, and 0 if it is the first one with a placement.
+      The best step time, or the bound of a step that was not searched, or None
+      if the step cannot be split or placed this way.
     """
-    self._settle_until(arm)
-    before = self.arms[: self.arms.index(arm)]
-    before_us = min(other.step_time_us for other in before)
-    if arm.bound_us >= before_us:
-      return arm.bound_us / before_us
-    if arm.variant is None:
-      if all(other.microbatches.count == 1 for other in before):
-        # No number of microbatches is possible.
-        self.arms[:] = before
-        self._refused = arm.why
-        self._allowed = self._with_batch_statistics(devices)
-      return math.inf
-    found_us = arm.step_time_us
-    if arm.best is None and self._base.max_in_flight is None:
-      found_us = self._try_in_flight(arm.microbatches.count)
-    found_us = min(found_us, self._save_memory(arm))
-    if math.isinf(before_us):
-      return 0.0
-    return found_us / before_us
+    best_us = self._best_us
+    trial = self._try(self._microbatches(count))
+    if trial.bound_us >= best_us:
+      return trial.bound_us
+    if trial.variant is None:
+      return None
+    found_us = trial.step_time_us
+    if trial.best is None and self._base.max_in_flight is None:
+      found_us = self._try_in_flight(count)
+    return min(found_us, self._save_memory(trial))
 
   def _try_in_flight(self, count: int) -> float:
     """Tries 1, 2, 4, ... in flight while it helps; returns the best time."""
     best_us, flight = math.inf, 1
     while flight < count:
-      arm = self._attempt(self._microbatches(count, flight))
-      if arm.step_time_us >= best_us or arm.best is None:
+      trial = self._try(self._microbatches(count, flight))
+      if trial.step_time_us >= best_us or trial.best is None:
         break
-      best_us, flight = arm.step_time_us, 2 * flight
+      best_us, flight = trial.step_time_us, 2 * flight
     return best_us
 
-  def _save_memory(self, kept: Arm) -> float:
+  def _save_memory(self, kept: VariantTrial) -> float:
     """Recomputes all layers if memory is short; returns the best time."""
-    if not self._config.chooses_recomputation or not self._is_short(kept):
-      return math.inf
-    if self._arms.is_late:
+    recomputes = self._config.chooses_recomputation and is_short_of_memory(kept)
+    if not recomputes or self._is_late:
       return math.inf
     everything = RecomputeConfig(everything=True)
-    arm = self._attempt(
+    trial = self._try(
       dataclasses.replace(kept.microbatches, recompute=everything)
     )
     is_open = self._config.chooses_microbatches and (
-      self._base.max_in_flight is None and not arm.microbatches.is_whole
+      self._base.max_in_flight is None and not trial.microbatches.is_whole
     )
-    if arm.failure and is_open:
-      arm = self._attempt(
-        dataclasses.replace(arm.microbatches, max_in_flight=1)
+    if trial.exceeds_memory and is_open:
+      trial = self._try(
+        dataclasses.replace(trial.microbatches, max_in_flight=1)
       )
-    return arm.step_time_us
+    return trial.step_time_us
 
-  def _is_short(self, arm: Arm) -> bool:
-    """Returns whether a main device is nearly full, or cannot be used."""
-    if arm.best is None:
-      return arm.failure is not None
-    problem = arm.opened.problem
-    peaks = arm.best.evaluation.peak_memory_bytes
-    main = groups.main_devices(groups.GroupGraph(problem))
-    devices = [problem.cluster.devices[i] for i in main]
-    shares = [
-      peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in devices
-    ]
-    unused = not np.isin(arm.best.placement.devices, main).any()
-    return unused or max(shares) > self._halving.short
+  def _with_batch_statistics(self, devices: int) -> VariantTrial | None:
+    """Estimates the step with batch statistics allowed, if that is possible."""
+    if self._base.allow_batch_statistics or not self._hints:
+      return None
+    self._try(
+      dataclasses.replace(
+        self._microbatches(max(2, devices)), allow_batch_statistics=True
+      )
+    )
+    trial = self.trials.pop()
+    return None if trial.best is None else trial
 
-  def trimmed(self, winner: Arm) -> Arm:
-    """Recomputes only those segments of the winner that are worth most.
+  def _halve(self) -> VariantTrial:
+    """Runs the remaining rungs and returns the winner."""
+    alive = sorted((t for t in self.trials if t.best), key=self._rank)
+    if not alive:
+      error = self.trials[0].error
+      if error is not None and not self.trials[0].exceeds_memory:
+        raise TfplaceError(self._refused) if self._refused else error
+      raise self._none_fits()
+    for _ in range(1, _RUNGS if self._config.searches else 1):
+      alive = _kept(alive)
+      if len(alive) == 1:
+        break
+      for trial in alive:
+        self._search(trial, _RUNG_SHARE / len(alive))
+      alive.sort(key=self._rank)
+    return alive[0]
+
+  def _rank(self, trial: VariantTrial) -> tuple[float, int, int]:
+    """Sorts by step time, with a least gain for whatever is done to a step."""
+    count, first = trial.microbatches.count, self.trials[0].microbatches
+    is_changed = trial.microbatches.recompute != first.recompute
+    rate = 1 + _GAIN * (math.log2(count) + is_changed)
+    flight = trial.microbatches.max_in_flight or count
+    if self._config.order == AUTO and trial.order == RANK:
+      rate /= 1 - LEAST_GAIN
+    return trial.step_time_us * rate, count, flight
+
+  def _trimmed(self, winner: VariantTrial) -> VariantTrial:
+    """Returns the winner, recomputing only the segments that help most.
 
     Bisects the number of segments, by bytes freed per microsecond.
     """
@@ -273,119 +258,142 @@ class SuccessiveHalving:
       return winner
     problem = winner.opened.problem
     segments = recompute_of(problem.graph.names).ops
-    ranked = _by_worth(problem)
+    ranked = segments_by_worth(problem)
     low, high = 0, len(ranked)
-    for _ in range(self._halving.trims):
+    for _ in range(_TRIMS):
       middle = (low + high) // 2
-      if middle == low or self._arms.left_s <= 0:
+      if middle == low or self._left_s <= 0:
         break
       best = set(ranked[:middle])
       ops = tuple(
         names if i in best else () for i, names in enumerate(segments)
       )
-      arm = self._attempt(
-        dataclasses.replace(
-          winner.microbatches, recompute=RecomputeConfig(ops=ops)
-        ),
-        winner,
+      fewer = RecomputeConfig(ops=ops)
+      trial = self._try(
+        dataclasses.replace(winner.microbatches, recompute=fewer), winner
       )
-      if arm.step_time_us >= winner.step_time_us:
-        arm.variant, low = None, middle
+      if trial.step_time_us >= winner.step_time_us:
+        trial.variant, low = None, middle
         continue
-      winner.variant, winner, high = None, arm, middle
+      winner.variant, winner, high = None, trial, middle
     return winner
 
-  def _with_batch_statistics(self, devices: int) -> VariantTrial | None:
-    """Estimates the step with batch statistics allowed, if that is possible."""
-    if self._base.allow_batch_statistics or not self._hints:
-      return None
-    microbatches = dataclasses.replace(
-      self._microbatches(max(2, devices)), allow_batch_statistics=True
-    )
-    arm = self._attempt(microbatches)
-    self.arms.remove(arm)
-    return None if arm.best is None else arm.trial
-
-  def halve(self) -> Arm:
-    """Runs the remaining rungs and returns the winner.
-
-    Raises:
-      InfeasibleError: no variant fits in memory.
-      TfplaceError: the placer rejects all variants.
-    """
-    self._settle_until(self.arms[-1])
-    alive = sorted((arm for arm in self.arms if arm.best), key=self._rank)
-    if not alive:
-      if self._whole_error and self._refused:
-        raise TfplaceError(self._refused)
-      raise self._whole_error or self._none_fits()
-    searches = self._config.searches
-    for _ in range(1, self._halving.rungs if searches else 1):
-      alive = self._kept(alive)
-      if len(alive) == 1:
-        break
-      self._arms.search_all(alive, self._rung_share(len(alive)))
-      alive.sort(key=self._rank)
-    return alive[0]
-
-  def _rung_share(self, alive: int) -> float:
-    """Returns the share of the budget for each of the arms of a rung.
-
-    Workers search several arms in the time of one.
-    """
-    turns = math.ceil(alive / self._arms.num_workers)
-    return self._halving.rung_share / turns
-
-  def _kept(self, alive: Sequence[Arm]) -> list[Arm]:
-    """Returns the better half and all arms close to the best one."""
-    half = (len(alive) + 1) // 2
-    best_us = alive[0].step_time_us
-    kept = []
-    for i, arm in enumerate(alive):
-      is_close = arm.step_time_us <= self._halving.close * best_us
-      may_win = i == 0 or arm.bound_us < best_us
-      if may_win and (i < half or is_close):
-        kept.append(arm)
-      else:
-        arm.variant = None
-    return kept
-
-  def _rank(self, arm: Arm) -> tuple[float, int, int]:
-    """Sorts by step time, with a least gain for whatever is done to a step."""
-    count, first = arm.microbatches.count, self.arms[0].microbatches
-    is_changed = arm.microbatches.recompute != first.recompute
-    rate = 1 + self._halving.gain * (math.log2(count) + is_changed)
-    flight = arm.microbatches.max_in_flight or count
-    if self._config.order == AUTO and arm.trial.order == RANK:
-      rate /= 1 - LEAST_GAIN
-    return arm.step_time_us * rate, count, flight
-
-  def final_config(self, winner: Arm) -> PlanConfig:
+  def final_config(self, winner: VariantTrial) -> PlanConfig:
     """Returns the settings of the final search from the best placement."""
-    config, arms, start = self._config, self._arms, None
+    config, evaluations, start = self._config, self._left_evaluations, None
     if winner.best is not None and config.searches:
       start = winner.best.placement
-    evaluations, share = arms.left_evaluations, self._halving.least_share
     return dataclasses.replace(
       config,
-      budget_s=max(arms.left_s, share * config.budget_s),
+      budget_s=max(self._left_s, _LEAST_SHARE * config.budget_s),
       max_evaluations=None if evaluations is None else max(1, evaluations),
       init_placement=start,
-      order=winner.trial.order or config.order,
+      order=winner.order or config.order,
     )
 
-  def choice(self, winner: Arm) -> VariantChoice | None:
+  def choice(self, winner: VariantTrial) -> VariantChoice | None:
     """Describes the variants tried and the choice, if there was one."""
-    if len(self.arms) == 1 and not self._config.chooses_microbatches:
+    if len(self.trials) == 1 and not self._config.chooses_microbatches:
       return None
+    for trial in self.trials:
+      trial.variant = None
     return VariantChoice(
-      [arm.trial for arm in self.arms],
+      self.trials,
       winner.microbatches,
       self._single,
-      [arm.single for arm in self.arms if arm.single is not None],
+      [trial.single for trial in self.trials if trial.single is not None],
       self._refused,
       self._allowed,
     )
+
+  # Trials, and the budget that their searches share.
+
+  @property
+  def _best_us(self) -> float:
+    return min(trial.step_time_us for trial in self.trials)
+
+  @property
+  def _is_late(self) -> bool:
+    """Returns whether the rest of the budget goes to variants already tried."""
+    by_time = self._config.max_evaluations is None
+    return by_time and self._left_s < self._config.budget_s / 2
+
+  def _try(
+    self, microbatches: MicrobatchConfig, like: VariantTrial | None = None
+  ) -> VariantTrial:
+    """Extracts and searches a variant, or records why it is of no use.
+
+    Args:
+      like: trial from whose placement the search starts.
+    """
+    trial, best_us = VariantTrial(microbatches), self._best_us
+    self.trials.append(trial)
+    try:
+      variant = self._open(microbatches)
+    except TfplaceError as error:
+      trial.why = str(error)
+      return trial
+    if variant.live is None:  # Measured costs may err and prove nothing.
+      trial.bound_us = variant.problem.lower_bound_us
+    if trial.bound_us >= best_us:
+      trial.why = f"takes at least {format_us(trial.bound_us)}"
+      return trial
+    trial.variant = variant
+    self._search(trial, _TRIM_SHARE if like else self._share, like)
+    return trial
+
+  def _search(
+    self,
+    trial: VariantTrial,
+    share: float,
+    like: VariantTrial | None = None,
+  ) -> None:
+    """Searches for a share of the budget from the best placement.
+
+    A trial without one may start `like` another.
+    """
+    config, is_first = self._config, trial.best is None
+    seconds = max(share, _LEAST_SHARE) * config.budget_s
+    known = trial.best or (like.best if like and config.searches else None)
+    try:
+      with self._charged(trial, seconds):
+        trial.best = find_placement(
+          trial.opened.problem,
+          config,
+          seconds,
+          start=None if known is None else known.placement,
+          order=trial.order or config.order,
+          max_evaluations=self._spend_evaluations(share),
+        )
+    except InfeasibleError as error:
+      trial.why, trial.error = "does not fit in memory", error
+    except TfplaceError as error:  # Some strategies reject large graphs.
+      trial.variant, trial.why, trial.error = None, str(error), error
+    if trial.best is not None and is_first:
+      trial.other_order_us = trial.best.other_order_us
+      trial.single = single_of(trial.best.tried)
+
+  @contextlib.contextmanager
+  def _charged(self, trial: VariantTrial, seconds: float) -> Iterator[None]:
+    """Shows a search and charges it to the budget."""
+    how = in_words(trial.microbatches)
+    what = f" of the step {how}, for up to {seconds:.1f} s"
+    with self._show("search", what, seconds):
+      began = time.perf_counter()
+      try:
+        yield
+      finally:
+        took_s = time.perf_counter() - began
+        self._left_s -= took_s
+        trial.seconds += took_s
+
+  def _spend_evaluations(self, share: float) -> int | None:
+    most = self._config.max_evaluations
+    if most is None or self._left_evaluations is None:
+      return None
+    spent = max(1, int(share * most))
+    self._left_evaluations -= spent
+    return spent
 
   def _microbatches(
     self, count: int, flight: int | None = None
@@ -400,8 +408,12 @@ class SuccessiveHalving:
 
   def _none_fits(self) -> InfeasibleError:
     """Returns the error of the whole step, with the largest number tried."""
-    tried = [arm.microbatches for arm in self.arms if arm.failure]
-    error = self.arms[0].failure or InfeasibleError("nothing fits")
+    tried = [
+      trial.microbatches for trial in self.trials if trial.exceeds_memory
+    ]
+    error = self.trials[0].error
+    if not isinstance(error, InfeasibleError):
+      error = InfeasibleError("nothing fits")
     if len(tried) <= 1:
       return error
     most = max(microbatches.count for microbatches in tried)
@@ -417,39 +429,16 @@ class SuccessiveHalving:
     )
 
 
-def _by_worth(problem: Problem) -> list[int]:
-  """Returns recomputed segments by bytes freed per microsecond, best first."""
-  graph = problem.graph
-  freed: dict[int, float] = {}
-  spent_us: dict[int, float] = {}
-  for op, name in enumerate(graph.names):
-    segment = segment_of(name)
-    if segment is not None:
-      freed[segment] = freed.get(segment, 0.0) + graph.op_output_bytes[op]
-      spent_us[segment] = spent_us.get(segment, 0.0) + problem.fastest_us[op]
-  worth = {i: freed[i] / max(spent_us[i], 1e-3) for i in freed}
-  return sorted(worth, key=lambda segment: -worth[segment])
-
-
-def _variables_exceed_memory(problem: Problem) -> bool:
-  """Returns True if the devices together cannot hold the variables."""
-  held = problem.graph.persistent_bytes.sum()
-  return bool(held > sum(d.memory_bytes for d in problem.cluster.devices))
-
-
-def num_working_devices(problem: Problem) -> int:
-  """Returns the number of devices that a step can be divided among."""
-  return len(groups.working_devices(groups.GroupGraph(problem)))
-
-
-def _counts(devices: int, halving: HalvingConfig) -> list[int]:
-  """Returns the numbers of microbatches to try: powers of two and devices.
-
-  On one device, microbatches only save memory, so all numbers are tried.
-  """
-  most = halving.most
-  if devices > 1:
-    most = min(most, halving.most_per_device * devices)
-  powers = [1 << i for i in range(most.bit_length())]
-  wanted = {*powers, devices, 2 * devices}
-  return sorted(count for count in wanted if count <= most)
+def _kept(alive: Sequence[VariantTrial]) -> list[VariantTrial]:
+  """Returns the better half and all trials close to the best one."""
+  half = (len(alive) + 1) // 2
+  best_us = alive[0].step_time_us
+  kept = []
+  for i, trial in enumerate(alive):
+    is_close = trial.step_time_us <= _CLOSE * best_us
+    may_win = i == 0 or trial.bound_us < best_us
+    if may_win and (i < half or is_close):
+      kept.append(trial)
+    else:
+      trial.variant = None
+  return kept

@@ -7,40 +7,18 @@ recomputation.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from tfplace.core.evaluation import Evaluation, Result
+from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
-from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress
-from tfplace.core.protocols import Evaluator
 from tfplace.core.units import format_us
+from tfplace.errors import InfeasibleError, TfplaceError
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
-
-
-class LiveDevices(Protocol):
-  """Devices that run placements of one step, see `plan.live_step`."""
-
-  @property
-  def run_s(self) -> float:
-    """Time limit for running placements, in seconds."""
-
-  def harness(
-    self, problem: Problem, *, on_stage: Progress, measure_s: float
-  ) -> Evaluator:
-    """Opens a harness that measures placements."""
-
-  def refitted(
-    self,
-    problem: Problem,
-    placements: Sequence[Placement],
-    measured: Sequence[Evaluation],
-  ) -> Problem:
-    """Returns the problem with costs fitted to measured placements."""
+  from tfplace.plan.live_step import LiveStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +33,16 @@ class StepVariant:
 
   problem: Problem
   traced: "TracedStep | None" = None
-  live: LiveDevices | None = None
+  live: "LiveStep | None" = None
 
 
 # Extracts a step variant. Raises `TfplaceError` if it is impossible.
 OpenVariant: TypeAlias = Callable[[MicrobatchConfig], StepVariant]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class VariantTrial:
-  """Trial of one step variant.
+  """Trial of one step variant, an arm of the search among variants.
 
   Attributes:
     microbatches: the step variant.
@@ -72,13 +50,24 @@ class VariantTrial:
     seconds: search time in seconds.
     why: reason why there is no placement; "" if there is one.
     measured_us: step time of the fastest measured placement, or None.
+    variant: the extracted variant while it may win; it may hold a copy of the
+      weights.
+    single: best placement on one device, or None.
+    error: error of the last search, or None.
+    other_order_us: step time in the order that the first search rejected.
+    bound_us: proven lower bound of the step time, or 0 for measured costs.
   """
 
   microbatches: MicrobatchConfig
-  best: Result | None
+  best: Result | None = None
   seconds: float = 0.0
   why: str = ""
   measured_us: float | None = None
+  variant: StepVariant | None = None
+  single: Result | None = None
+  error: TfplaceError | None = None
+  other_order_us: float | None = None
+  bound_us: float = 0.0
 
   @property
   def order(self) -> str:
@@ -93,6 +82,18 @@ class VariantTrial:
     if self.best is None:
       return float("inf")
     return self.best.evaluation.step_time_us
+
+  @property
+  def exceeds_memory(self) -> bool:
+    """Returns whether the last search found nothing that fits."""
+    return isinstance(self.error, InfeasibleError)
+
+  @property
+  def opened(self) -> StepVariant:
+    """The variant, which a trial has while it may win."""
+    if self.variant is None:
+      raise TfplaceError(f"the step {in_words(self.microbatches)} is not open")
+    return self.variant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,18 +118,6 @@ class VariantChoice:
   singles: Sequence[Result] = ()
   refused: str = ""
   allowed: VariantTrial | None = None
-
-  def with_measured(
-    self, microbatches: MicrobatchConfig, measured_us: float
-  ) -> "VariantChoice":
-    """Returns a copy with the measured step time of a step variant."""
-    trials = [
-      dataclasses.replace(trial, measured_us=measured_us)
-      if trial.microbatches == microbatches
-      else trial
-      for trial in self.trials
-    ]
-    return dataclasses.replace(self, trials=trials)
 
   @property
   def is_first(self) -> bool:

@@ -1,7 +1,7 @@
 """Estimates: memory, step time and the devices a step needs, without a search.
 
 One trace serves all cards. A further step variant, such as microbatches, is
-another traced graph; `step.EstimatedStep` chooses them.
+another traced graph; `step.estimate_step` chooses them.
 """
 
 import dataclasses
@@ -10,23 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfplace.core.argument_checks import check_count
-from tfplace.core.estimate import (
-  Estimate,
-  LargestBatch,
-)
+from tfplace.core.estimate import Estimate, LargestBatch
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.placement import Placement
 from tfplace.core.progress import Progress, silent
 from tfplace.core.recompute import NONE, recompute_config
-from tfplace.errors import ExtractionError, TfplaceError, shown
-from tfplace.plan import sources
+from tfplace.errors import TfplaceError, shown
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.batch import find_largest_batch
-from tfplace.plan.estimate.cards import Card
-from tfplace.plan.estimate.precision import PRECISIONS
-from tfplace.plan.estimate.step import EstimatedStep
-from tfplace.plan.estimate.steps import StepSource, open_steps
+from tfplace.plan.estimate.cards import Card, cards_of
+from tfplace.plan.estimate.step import estimate_step
+from tfplace.plan.model_source import ModelSource, open_source
+from tfplace.plan.precisions import PRECISIONS
+from tfplace.plan.sources import DEFAULT_COSTS, check_costs
 
 if TYPE_CHECKING:
   import keras
@@ -43,7 +40,7 @@ def estimate(
   sizes: Mapping[str, int] | None = None,
   sample: Any = None,
   precisions: Sequence[str] | None = None,
-  costs: str = sources.DEFAULT_COSTS,
+  costs: str = DEFAULT_COSTS,
   allow_batch_statistics: bool = False,
 ) -> Estimate:
   """Estimates memory and step time of a model's step, without a search.
@@ -74,16 +71,17 @@ def estimate(
   """
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
-  sources.check_costs(costs)
+  check_costs(costs)
   rows = cards_of(cluster)
-  source = open_steps(model, training=training, sizes=sizes, sample=sample)
-  microbatches = MicrobatchConfig(allow_batch_statistics=allow_batch_statistics)
+  source = open_source(model, training=training, sizes=sizes, sample=sample)
   return estimate_steps(
-    source,
+    source.loaded(),
     rows,
     batch_size=batch_size,
     precisions=precisions,
-    microbatches=microbatches,
+    microbatches=MicrobatchConfig(
+      allow_batch_statistics=allow_batch_statistics
+    ),
     costs=costs,
   )
 
@@ -99,7 +97,7 @@ def largest_batch(
   precision: str | None = None,
   microbatches: int = 1,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
-  costs: str = sources.DEFAULT_COSTS,
+  costs: str = DEFAULT_COSTS,
   allow_batch_statistics: bool = False,
 ) -> LargestBatch:
   """Finds the largest batch whose step fits on a cluster.
@@ -128,7 +126,7 @@ def largest_batch(
   """
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
-  sources.check_costs(costs)
+  check_costs(costs)
   card = cards.cluster_card(find_cluster(cluster))
   config = MicrobatchConfig.of(
     microbatches, None, allow_batch_statistics, recompute_config(recompute)
@@ -137,30 +135,16 @@ def largest_batch(
   if not config.is_whole:
     config = dataclasses.replace(config, max_in_flight=1)
   check_precisions([] if precision is None else [precision])
-  source = open_steps(model, training=training, sizes=sizes, sample=sample)
+  source = open_source(model, training=training, sizes=sizes, sample=sample)
+  source = source.loaded()
   return find_largest_batch(
     source,
     card,
-    batch_size=batch_size or _default_batch(source),
+    batch_size=batch_size or source.trace().batch_size or 1,
     precision=precision,
     microbatches=config,
     costs=costs,
   )
-
-
-def _default_batch(source: StepSource) -> int:
-  return source.trace(None, WHOLE, None, silent).batch_size or 1
-
-
-def cards_of(cluster: ClusterLike | None) -> list[Card]:
-  """Returns the rows of an estimate: of one cluster, or all presets for None.
-
-  Raises:
-    FormatError: the preset is unknown, or the file is invalid.
-  """
-  if cluster is None:
-    return cards.preset_cards()
-  return cards.cluster_cards(find_cluster(cluster))
 
 
 def check_precisions(names: Sequence[str]) -> None:
@@ -181,16 +165,16 @@ def check_precisions(names: Sequence[str]) -> None:
 
 
 def estimate_steps(
-  source: StepSource,
+  source: ModelSource,
   rows: Sequence[Card],
   *,
   batch_size: int | None = None,
   precisions: Sequence[str] | None = None,
   microbatches: MicrobatchConfig = WHOLE,
-  costs: str = sources.DEFAULT_COSTS,
+  costs: str = DEFAULT_COSTS,
   on_stage: Progress = silent,
 ) -> Estimate:
-  """Estimates an opened model on each card.
+  """Estimates a loaded model on each card.
 
   Args:
     source: the model.
@@ -206,48 +190,37 @@ def estimate_steps(
     TfplaceError: a precision is unknown, or the step cannot be traced.
   """
   check_precisions(precisions or [])
+  steps = []
   names: Sequence[str | None] = precisions or [None]
-  found = []
   for name in names:
-    traced = source.trace(batch_size, microbatches, name, on_stage)
-    found.append(
-      EstimatedStep(
-        source,
-        rows,
-        batch_size or traced.batch_size or None,
-        name,
-        microbatches,
-        costs,
-        on_stage,
-      ).estimate(traced)
+
+    def trace(
+      config: MicrobatchConfig, precision: str | None = name
+    ) -> "TracedStep":
+      return source.trace(batch_size, config, precision, on_stage)
+
+    traced, step = estimate_step(
+      trace,
+      rows,
+      microbatches,
+      precision=name or source.precision,
+      can_split=source.can_split,
+      costs=costs,
+      on_stage=on_stage,
     )
+    steps.append(step)
   return Estimate(
     model=traced.name,
     batch_size=batch_size or traced.batch_size,
     training=traced.training,
-    steps=tuple(found),
+    steps=tuple(steps),
     notes=source.notes,
   )
 
 
 def one_device_placement(
-  traced: "TracedStep", card: Card, costs: str = sources.DEFAULT_COSTS
+  traced: "TracedStep", card: Card, costs: str = DEFAULT_COSTS
 ) -> Placement:
   """Returns the placement that an estimate simulates on one device."""
   (graph,) = cards.graphs_of(traced, [card], costs)
   return fits.on_one_device(graph, card).schedule.placement
-
-
-__all__ = [
-  "PRECISIONS",
-  "Card",
-  "StepSource",
-  "cards_of",
-  "check_precisions",
-  "estimate",
-  "estimate_steps",
-  "find_largest_batch",
-  "largest_batch",
-  "one_device_placement",
-  "open_steps",
-]

@@ -6,7 +6,7 @@ that `tfplace.extract` gives for that card.
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
 from tfplace.core.progress import Progress, silent
 from tfplace.plan import sources
+from tfplace.plan.clusters import ClusterLike, find_cluster
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -68,20 +69,23 @@ class Card:
     )
 
 
-def preset_cards() -> list[Card]:
-  """Returns a card per GPU of the presets."""
-  return [
-    Card(gpu, cluster_preset(f"{gpu}x{MAX_DEVICES}"), True) for gpu in GPUS
-  ]
-
-
 def cluster_card(cluster: Cluster) -> Card:
   """Returns the card of a given cluster as a whole."""
   return Card(cluster.name, cluster, False)
 
 
-def cluster_cards(cluster: Cluster) -> list[Card]:
-  """Returns a card per kind of devices of a cluster; CPUs serve the others."""
+def cards_of(cluster: ClusterLike | None) -> list[Card]:
+  """Returns the rows of an estimate, or a card per preset GPU for None.
+
+  A cluster has a card per kind of its devices; CPUs serve the others.
+
+  Raises:
+    FormatError: the preset is unknown, or the file is invalid.
+  """
+  if cluster is None:
+    presets = ((gpu, cluster_preset(f"{gpu}x{MAX_DEVICES}")) for gpu in GPUS)
+    return [Card(gpu, preset, True) for gpu, preset in presets]
+  cluster = find_cluster(cluster)
   kinds = _kinds(cluster)
   if len(kinds) < 2:
     return [cluster_card(cluster)]
@@ -158,21 +162,3 @@ def main_kind(graph: OpGraph, cluster: Cluster) -> str:
     return float(np.where(np.isnan(us), fastest, us).sum())
 
   return min(_kinds(cluster), key=work_us)
-
-
-def on_cards_only(
-  graph: OpGraph, cluster: Cluster, kinds: Collection[str]
-) -> Problem:
-  """Returns a problem whose other devices run only what a card cannot.
-
-  Otherwise a step would "fit" on any card, with its weights in host memory.
-  """
-  problem = Problem(graph, cluster)
-  is_card = [i for i, d in enumerate(cluster.devices) if d.kind in kinds]
-  runs_here = np.any(problem.group_allowed[:, is_card], axis=1)
-  stays = np.asarray(runs_here)[problem.group_of]
-  time_us = {
-    name: us if name in kinds else np.where(stays, np.nan, us)
-    for name, us in graph.time_us.items()
-  }
-  return Problem(dataclasses.replace(graph, time_us=time_us), cluster)

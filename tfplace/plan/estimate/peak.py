@@ -6,9 +6,9 @@ import numpy as np
 
 from tfplace.core import estimate as parts
 from tfplace.core.estimate import LayerBytes, PeakMemory
+from tfplace.core.microbatches import name_in_whole
 from tfplace.core.op_graph import OpGraph
-from tfplace.core.op_names import GRADIENT_SCOPE
-from tfplace.plan.layer_sums import held_at_peak, layer_labels
+from tfplace.core.op_names import GRADIENT_SCOPE, scope_of
 from tfplace.simulate import Schedule
 
 _MAX_LAYERS = 8  # Listed at the peak.
@@ -31,8 +31,11 @@ def peak_memory(
     among them, and so do gradients of activations.
   """
   graph = schedule.placement.problem.graph
-  blocks = schedule.blocks
-  at_us, held = held_at_peak(schedule, device)
+  curve, blocks = schedule.memory[device], schedule.blocks
+  at_us = float(curve.time_us[int(curve.num_bytes.argmax())])
+  # A block counts from its start on, and no longer at its end.
+  held = (blocks.device == device) & (blocks.start_us <= at_us)
+  held &= blocks.end_us > at_us
   sums = dict.fromkeys(parts.PARTS, 0.0)
   here = schedule.placement.devices == device
   for op in np.flatnonzero(here & (graph.persistent_bytes > 0)).tolist():
@@ -44,7 +47,7 @@ def peak_memory(
     sums[name] += float(blocks.num_bytes[held & (part == name)].sum())
   forward = np.flatnonzero(held & (part == parts.ACTIVATIONS))
   layers: dict[str, float] = {}
-  labels = layer_labels(graph)
+  labels = _layer_labels(graph)
   for block in forward.tolist():
     name = labels[int(blocks.op[block])]
     layers[name] = layers.get(name, 0.0) + float(blocks.num_bytes[block])
@@ -85,3 +88,18 @@ def _is_backward(graph: OpGraph) -> np.ndarray:
       out = edges[offsets[op] : offsets[op + 1]]
       result[graph.edge_dst[out[is_data[out]]]] = True
   return result
+
+
+def _layer_labels(graph: OpGraph) -> list[str]:
+  """Returns [num_ops] the layer of each op: its path, or the op's scope.
+
+  In a graph without layers and scopes, each op is a layer.
+  """
+  names = [name_in_whole(name) for name in graph.names]
+  found = [
+    path or scope_of(name)
+    for path, name in zip(graph.layer_paths, names, strict=True)
+  ]
+  if not any(found):
+    return names
+  return [label or "(outside of layers)" for label in found]

@@ -1,194 +1,155 @@
 """One step of a model in one precision, estimated on every card."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.core.estimate import CardEstimate, SmallestFit, StepEstimate
 from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
 from tfplace.plan.estimate import cards, fits
-from tfplace.plan.estimate.cards import MAX_DEVICES, Card
+from tfplace.plan.estimate.cards import Card
 from tfplace.plan.estimate.peak import peak_memory
-from tfplace.plan.estimate.steps import StepSource
 
 if TYPE_CHECKING:
-  from tfplace.core.op_graph import OpGraph
   from tfplace.extraction.traced import TracedStep
 
-_WHOLE, _MICROBATCHES = "whole", "microbatches"
-_RECOMPUTED = "recomputation"
 # Tried, ascending and one in flight, where one device does not hold the step.
 _MICROBATCH_COUNTS = (2, 4, 8)
+# Traces a step variant, in the batch size and precision of the estimate.
+Trace: TypeAlias = "Callable[[MicrobatchConfig], TracedStep]"
+Fits: TypeAlias = list[SmallestFit | None]  # The smallest of each card.
 
 
-@dataclasses.dataclass(frozen=True)
-class EstimatedStep:
-  """The step of a model in one precision."""
+def estimate_step(
+  trace: Trace,
+  rows: Sequence[Card],
+  config: MicrobatchConfig,
+  *,
+  precision: str,
+  can_split: bool,
+  costs: str,
+  on_stage: Progress,
+) -> "tuple[TracedStep, StepEstimate]":
+  """Simulates a step on each card, then finds the fewest devices.
 
-  source: StepSource
-  rows: Sequence[Card]
-  batch_size: int | None
-  precision: str | None
-  microbatches: MicrobatchConfig
-  costs: str
-  on_stage: Progress
-
-  def estimate(self, traced: "TracedStep") -> StepEstimate:
-    """Simulates the step on each card, then finds the fewest devices."""
-    graphs = self._graphs(traced)
-    self.on_stage("simulating")
-    ones = [
-      fits.on_one_device(graph, card)
-      for graph, card in zip(graphs, self.rows, strict=True)
-    ]
-    smallest, variants, notes = self._smallest(graphs, ones, traced)
-    roles = {node: spec.role for node, spec in traced.variables.items()}
-    # The largest memory shows the step as it is, not as it must be.
-    at = max(range(len(ones)), key=lambda i: ones[i].memory_bytes)
-    weights = traced.weights
-    learned = 0.0 if weights is None else weights.trainable_bytes
-    return StepEstimate(
-      precision=self.precision or self.source.precision(),
-      num_ops=graphs[0].num_ops,
-      weights=weights,
-      gradient_bytes=learned if traced.training else 0.0,
-      peak=peak_memory(
-        ones[at].schedule, ones[at].device, self.rows[at].name, roles
-      ),
-      cards=tuple(
-        _card_estimate(card, one, fits_of)
-        for card, one, fits_of in zip(self.rows, ones, smallest, strict=True)
-      ),
-      variants=variants,
-      notes=notes,
-    )
-
-  def _graphs(self, traced: "TracedStep") -> "list[OpGraph]":
-    return cards.graphs_of(traced, self.rows, self.costs, self.on_stage)
-
-  def _smallest(
-    self,
-    graphs: "Sequence[OpGraph]",
-    ones: Sequence[fits.OneDevice],
-    traced: "TracedStep",
-  ) -> tuple[list[tuple[SmallestFit, ...]], tuple[str, ...], tuple[str, ...]]:
-    """Returns per card the fits of each variant, the variants, and notes."""
-    first = _WHOLE if self.microbatches.is_whole else _MICROBATCHES
-    whole = self._fewest(graphs, ones, first, self.microbatches)
-    found = {first: whole}
-    notes: list[str] = []
-    if self._tries_variants(ones, traced):
-      for variant, configs in self._variants().items():
-        found[variant] = list(whole)
-        try:
-          for config in configs:
-            self._improve(found[variant], ones, config, variant)
-        except ExtractionError as error:
-          notes.append(f"the step has no variant with {variant}: {error}")
-    rows = [
-      tuple(
-        dataclasses.replace(fit, variant=variant)
-        for variant, of_cards in found.items()
-        if (fit := of_cards[i]) is not None
+  Args:
+    trace: traces a step variant.
+    rows: the cards.
+    config: microbatches of the step. If there is one, others are tried where
+      the step does not fit.
+    precision: name of the step's dtype policy.
+    can_split: whether a training step may be split into microbatches.
+    costs: name of the cost model.
+    on_stage: called at the start of each stage.
+  """
+  traced = trace(config)
+  graphs = cards.graphs_of(traced, rows, costs, on_stage)
+  on_stage("simulating")
+  ones = [
+    fits.on_one_device(graph, card)
+    for graph, card in zip(graphs, rows, strict=True)
+  ]
+  first = "whole" if config.is_whole else "microbatches"
+  on_stage("finding the fewest devices")
+  whole = _fewest(graphs, rows, ones, config, [None] * len(rows))
+  found, notes = {first: whole}, []
+  splits = can_split and config.is_whole and traced.training
+  if splits and not all(one.fits for one in ones):
+    most = traced.batch_size or math.inf
+    for name, variants in _variants(config, most).items():
+      found[name] = whole
+      try:
+        for variant in variants:
+          if _may_improve(found[name], ones):
+            graphs = cards.graphs_of(trace(variant), rows, costs, on_stage)
+            variant_ones = [
+              fits.on_one_device(graph, card)
+              for graph, card in zip(graphs, rows, strict=True)
+            ]
+            found[name] = _fewest(
+              graphs, rows, variant_ones, variant, found[name]
+            )
+      except ExtractionError as error:
+        notes.append(f"the step has no variant with {name}: {error}")
+  # The largest memory shows the step as it is, not as it must be.
+  at = max(range(len(ones)), key=lambda i: ones[i].memory_bytes)
+  roles = {node: spec.role for node, spec in traced.variables.items()}
+  weights = traced.weights
+  learned = 0.0 if weights is None else weights.trainable_bytes
+  return traced, StepEstimate(
+    precision=precision,
+    num_ops=graphs[0].num_ops,
+    weights=weights,
+    gradient_bytes=learned if traced.training else 0.0,
+    peak=peak_memory(ones[at].schedule, ones[at].device, rows[at].name, roles),
+    cards=tuple(
+      _card_estimate(
+        card,
+        one,
+        [
+          dataclasses.replace(fit, variant=variant)
+          for variant, of_cards in found.items()
+          if (fit := of_cards[i]) is not None
+        ],
       )
-      for i in range(len(self.rows))
-    ]
-    return rows, tuple(found), tuple(notes)
+      for i, (card, one) in enumerate(zip(rows, ones, strict=True))
+    ),
+    variants=tuple(found),
+    notes=tuple(notes),
+  )
 
-  def _tries_variants(
-    self, ones: Sequence[fits.OneDevice], traced: "TracedStep"
-  ) -> bool:
-    return (
-      self.microbatches.is_whole
-      and self.source.can_split
-      and traced.training
-      and not all(one.fits for one in ones)
-    )
 
-  def _variants(self) -> dict[str, list[MicrobatchConfig]]:
-    """Returns the step variants to try, by name, in order."""
-    change = functools.partial(dataclasses.replace, self.microbatches)
-    most = math.inf if self.batch_size is None else self.batch_size
-    return {
-      _RECOMPUTED: [change(recompute=RecomputeConfig(everything=True))],
-      _MICROBATCHES: [
-        change(count=count, max_in_flight=1)
-        for count in _MICROBATCH_COUNTS
-        if count <= most
-      ],
-    }
+def _variants(
+  config: MicrobatchConfig, most: float
+) -> dict[str, list[MicrobatchConfig]]:
+  """Returns the step variants to try, by name, in order."""
+  everything = RecomputeConfig(everything=True)
+  return {
+    "recomputation": [dataclasses.replace(config, recompute=everything)],
+    "microbatches": [
+      dataclasses.replace(config, count=count, max_in_flight=1)
+      for count in _MICROBATCH_COUNTS
+      if count <= most
+    ],
+  }
 
-  def _improve(
-    self,
-    best: list[SmallestFit | None],
-    ones: Sequence[fits.OneDevice],
-    config: MicrobatchConfig,
-    variant: str,
-  ) -> None:
-    """Replaces fits, in place, by fits of a variant on fewer devices.
 
-    Cards of most memory come first. One with less memory begins with the number
-    of the one before it, as in `_fewest`. The variant is traced only if a card
-    may hold it on fewer devices.
-    """
-    if not any(
-      fit is None or fit.num_devices > one.least_devices
-      for fit, one in zip(best, ones, strict=True)
-    ):
-      return
-    graphs = self._graphs(
-      self.source.trace(self.batch_size, config, self.precision, self.on_stage)
-    )
-    first = 1
-    for i in _by_memory(self.rows):
-      known = best[i]
-      below = MAX_DEVICES + 1 if known is None else known.num_devices
-      if first >= below:
-        continue
-      found = fits.smallest_fit(
-        graphs[i],
-        self.rows[i],
-        fits.on_one_device(graphs[i], self.rows[i]),
-        microbatches=config,
-        variant=variant,
-        first=first,
-        below=below,
-      )
-      best[i] = found or known
-      if found is not None:
-        first = found.num_devices
+def _may_improve(known: Fits, ones: Sequence[fits.OneDevice]) -> bool:
+  """Returns whether a card may hold a variant on fewer devices."""
+  return any(
+    fit is None or fit.num_devices > one.least_devices
+    for fit, one in zip(known, ones, strict=True)
+  )
 
-  def _fewest(
-    self,
-    graphs: "Sequence[OpGraph]",
-    ones: Sequence[fits.OneDevice],
-    variant: str,
-    config: MicrobatchConfig,
-  ) -> list[SmallestFit | None]:
-    """Returns the fewest devices of each card, cards of most memory first.
 
-    A card with less memory begins with the number of the one before it.
-    """
-    found: list[SmallestFit | None] = [None] * len(ones)
-    first = 1
-    for i in _by_memory(self.rows):
-      self.on_stage(f"devices of {self.rows[i].name}")
-      fit = fits.smallest_fit(
-        graphs[i],
-        self.rows[i],
-        ones[i],
-        microbatches=config,
-        variant=variant,
-        first=1 if ones[i].fits else max(first, 2),
-      )
-      found[i] = fit
-      first = MAX_DEVICES + 1 if fit is None else fit.num_devices
-    return found
+def _fewest(
+  graphs: Sequence[OpGraph],
+  rows: Sequence[Card],
+  ones: Sequence[fits.OneDevice],
+  config: MicrobatchConfig,
+  known: Fits,
+) -> Fits:
+  """Returns the fewest devices of each card, or known fits on no more.
+
+  Cards of most memory come first. One with less memory begins with the number
+  of the one before it.
+  """
+  result, first = list(known), 1
+  for i in _by_memory(rows):
+    fit = result[i]
+    most = ones[i].num_devices if fit is None else fit.num_devices - 1
+    least = 1 if ones[i].fits else first
+    found = fits.smallest_fit(graphs[i], rows[i], ones[i], config, least, most)
+    if found is not None:
+      result[i], first = found, found.num_devices
+    elif fit is None:
+      first = max(first, most + 1)
+  return result
 
 
 def _by_memory(rows: Sequence[Card]) -> list[int]:
@@ -201,7 +162,7 @@ def _by_memory(rows: Sequence[Card]) -> list[int]:
 
 
 def _card_estimate(
-  card: Card, one: fits.OneDevice, smallest: tuple[SmallestFit, ...]
+  card: Card, one: fits.OneDevice, smallest: Sequence[SmallestFit]
 ) -> CardEstimate:
   device = one.schedule.placement.problem.cluster.devices[one.device]
   hardware = device.extra.get("hardware")
@@ -214,5 +175,5 @@ def _card_estimate(
     fits=one.fits,
     step_time_us=one.schedule.step_time_us,
     share_of_peak=one.share_of_peak,
-    smallest=smallest,
+    smallest=tuple(smallest),
   )

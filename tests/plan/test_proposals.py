@@ -11,7 +11,7 @@ from tfplace.core.microbatches import MicrobatchConfig, plain_sizes
 from tfplace.errors import ExtractionError
 from tfplace.plan import PlanConfig
 from tfplace.plan.microbatches import choose_variant
-from tfplace.plan.size_proposals import proposed_sizes
+from tfplace.plan.proposals import proposed_sizes
 from tfplace.plan.variants import StepVariant
 
 FAST, SLOW = "GPU-fast", "GPU-slow"
@@ -106,7 +106,8 @@ def test_auto_chooses_sizes_by_speed_where_they_are_faster():
   # do, but with more ops, each with an overhead.
   step = Step([FAST, SLOW])
   report, variant = choose_variant(
-    step, PlanConfig(budget_s=2.0, chooses_microbatches=True)
+    step,
+    PlanConfig(budget_s=60.0, max_evaluations=600, chooses_microbatches=True),
   )
   assert (20, 4) in step.opened
   assert report.choice.microbatches.sizes == (20, 4)
@@ -118,7 +119,8 @@ def test_auto_chooses_sizes_by_speed_where_they_are_faster():
 def test_auto_tries_only_equal_sizes_on_equal_devices():
   step = Step([FAST, FAST])
   report, _ = choose_variant(
-    step, PlanConfig(budget_s=1.0, chooses_microbatches=True)
+    step,
+    PlanConfig(budget_s=60.0, max_evaluations=400, chooses_microbatches=True),
   )
   assert set(step.opened) == {None}
   assert report.choice.microbatches.sizes is None
@@ -128,7 +130,10 @@ def test_given_sizes_stay_where_only_recomputation_is_open():
   step = Step([FAST, SLOW])
   sizes = MicrobatchConfig.of([16, 8])
   config = PlanConfig(
-    budget_s=1.0, microbatches=sizes, chooses_recomputation=True
+    budget_s=60.0,
+    max_evaluations=400,
+    microbatches=sizes,
+    chooses_recomputation=True,
   )
   report, _ = choose_variant(step, config)
   assert step.opened == [(16, 8)]

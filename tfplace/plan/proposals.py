@@ -1,13 +1,22 @@
-"""Sizes of microbatches for devices that differ in speed or memory."""
+"""Step variants to try, by the devices and by the memory of a step."""
 
 import numpy as np
 
 from tfplace.core.microbatches import plain_sizes
 from tfplace.core.problem import Problem
+from tfplace.core.recompute import segment_of
 from tfplace.errors import PlacementError
-from tfplace.placers.groups import GroupGraph, working_devices
+from tfplace.placers.groups import (
+  GroupGraph,
+  main_devices,
+  working_devices,
+)
+from tfplace.plan.variants import VariantTrial
 from tfplace.simulate import Simulator
 
+MOST = 16  # Largest number of microbatches; our choice.
+_MOST_PER_DEVICE = 4  # The same per device that works.
+_SHORT = 0.85  # Share of the memory of a main device from which it is short.
 _PER_DEVICE = (1, 2)  # Numbers of microbatches of each device.
 
 
@@ -89,3 +98,54 @@ def _rounded(examples: int, shares: np.ndarray) -> tuple[int, ...]:
   most = np.argsort(-np.round(shares - sizes, 6), kind="stable")
   sizes[most[:missing]] += 1
   return tuple(sorted((int(size) for size in sizes if size), reverse=True))
+
+
+def is_short_of_memory(trial: VariantTrial) -> bool:
+  """Returns whether a main device is nearly full, or cannot be used."""
+  if trial.best is None:
+    return trial.exceeds_memory
+  problem = trial.opened.problem
+  peaks = trial.best.evaluation.peak_memory_bytes
+  main = main_devices(GroupGraph(problem))
+  devices = [problem.cluster.devices[i] for i in main]
+  shares = [peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in devices]
+  unused = not np.isin(trial.best.placement.devices, main).any()
+  return unused or max(shares) > _SHORT
+
+
+def segments_by_worth(problem: Problem) -> list[int]:
+  """Returns recomputed segments by bytes freed per microsecond, best first."""
+  graph = problem.graph
+  freed: dict[int, float] = {}
+  spent_us: dict[int, float] = {}
+  for op, name in enumerate(graph.names):
+    segment = segment_of(name)
+    if segment is not None:
+      freed[segment] = freed.get(segment, 0.0) + graph.op_output_bytes[op]
+      spent_us[segment] = spent_us.get(segment, 0.0) + problem.fastest_us[op]
+  worth = {i: freed[i] / max(spent_us[i], 1e-3) for i in freed}
+  return sorted(worth, key=lambda segment: -worth[segment])
+
+
+def variables_exceed_memory(problem: Problem) -> bool:
+  """Returns True if the devices together cannot hold the variables."""
+  held = problem.graph.persistent_bytes.sum()
+  return bool(held > sum(d.memory_bytes for d in problem.cluster.devices))
+
+
+def num_working_devices(problem: Problem) -> int:
+  """Returns the number of devices that a step can be divided among."""
+  return len(working_devices(GroupGraph(problem)))
+
+
+def counts_to_try(devices: int) -> list[int]:
+  """Returns the numbers of microbatches to try: powers of two and devices.
+
+  On one device, microbatches only save memory, so all numbers are tried.
+  """
+  most = MOST
+  if devices > 1:
+    most = min(most, _MOST_PER_DEVICE * devices)
+  powers = [1 << i for i in range(most.bit_length())]
+  wanted = {*powers, devices, 2 * devices}
+  return sorted(count for count in wanted if count <= most)
