@@ -51,26 +51,20 @@ def test_auto_says_the_order_and_why(stages, tmp_path, capsys):
   assert last_json(capsys)["step_time_us"] == 11
 
 
-def test_order_arrival_is_kept(stages, tmp_path, capsys):
+def test_by_arrival_or_whole_no_order_is_written(stages, tmp_path, capsys):
   plan = tmp_path / "p.json"
-  flags = ["--strategy=m_topo", "--order=arrival", "--json"]
-  assert place.run([*stages, *flags, f"--output={plan}"]) == 0
+  flags = [*stages, "--strategy=m_topo", "--json", f"--output={plan}"]
+  assert place.run([*flags, "--order=arrival"]) == 0
   assert last_json(capsys)["step_time_us"] == 13
   assert "order" not in json.loads(plan.read_text())
-
-
-def test_whole_steps_run_as_ops_arrive(stages, tmp_path, capsys):
   graph = json.loads((tmp_path / "g.json").read_text())
   graph.pop("microbatches", None)
   for op in graph["ops"]:
     op.pop("microbatch", None)
   (tmp_path / "g.json").write_text(json.dumps(graph))
-  plan = tmp_path / "p.json"
-  flags = [*stages, "--strategy=m_topo", "--json", f"--output={plan}"]
-  for order in ([], ["--order=auto"]):
-    assert place.run([*flags, *order]) == 0
-    assert last_json(capsys)["step_time_us"] == 13
-    assert "order" not in json.loads(plan.read_text())
+  assert place.run([*flags, "--order=auto"]) == 0
+  assert last_json(capsys)["step_time_us"] == 13
+  assert "order" not in json.loads(plan.read_text())
 
 
 def test_an_unknown_order_is_an_error(stages, capsys):
