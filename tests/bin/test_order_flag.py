@@ -4,33 +4,19 @@ import json
 
 import pytest
 
+from tests.plan.test_order_in_halving import two_stages
 from tests.testing.command_output import last_json
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import explain, place, simulate
+from tfplace.core.microbatches import MicrobatchConfig
 
 
 @pytest.fixture
 def stages(tmp_path):
   """Flags of a pipeline of two devices: 13 us by arrival, 11 by rank."""
-  ops, edges = [], []
-  for m in range(2):
-    first = len(ops)
-    for part, kind, us, sizes in (
-      ("f0", "GPU", 1.0, (0.0, 8.0)),
-      ("f1", "TPU", 2.0, (8.0,)),
-      ("b1", "TPU", 1.0, (0.0,)),
-      ("b0", "GPU", 3.0, (0.0,)),
-    ):
-      name = f"microbatch_{m}/{part}"
-      ops.append(core.OpSpec(name, "X", {kind: us}, sizes, microbatch=m))
-    edges += [(first + i, 0, first + i + 1) for i in range(3)]
-    edges += [(first, 1, first + 3), (first + 3, 0, 8)]
-  ops.append(core.OpSpec("update", "X", {"GPU": 1.0}))
-  formats.save_graph(core.build_graph("g", ops, edges), tmp_path / "g.json")
-  devices = (core.Device("g", "GPU"), core.Device("t", "TPU"))
-  links = (core.Link("g", "t", 1.0), core.Link("t", "g", 1.0))
-  cluster = core.Cluster("c", devices, links)
-  formats.save_cluster(cluster, tmp_path / "c.json")
+  problem = two_stages(MicrobatchConfig(2)).problem
+  formats.save_graph(problem.graph, tmp_path / "g.json")
+  formats.save_cluster(problem.cluster, tmp_path / "c.json")
   return [f"--graph={tmp_path}/g.json", f"--cluster={tmp_path}/c.json"]
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SINGLE = "single"
 AUTO = "auto"  # The strategy that chooses among the others.
+# Upper limit of the tolerance that follows from noise; our choice.
+_MOST_NOISE = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +63,6 @@ class PlanConfig:
     dask: address of a Dask scheduler whose workers search, or "local" to start
       workers on this machine; see `tfplace.place`. None searches here.
     workers: workers of `dask`, which the planner opens.
-    most_noise: upper limit of the tolerance that follows from the noise of
-      measured costs; our choice.
   """
 
   strategy: str = "auto"
@@ -82,7 +82,6 @@ class PlanConfig:
   compare: bool = False
   dask: str | None = None
   workers: "Workers | None" = None
-  most_noise: float = 0.02
 
   def __post_init__(self) -> None:
     make_fields_plain(self)
@@ -101,7 +100,7 @@ class PlanConfig:
     """Returns the tolerance for the costs of a problem."""
     if self.tolerance is not None:
       return self.tolerance
-    return min(noise_of(problem.graph), self.most_noise)
+    return min(noise_of(problem.graph), _MOST_NOISE)
 
   def check(self) -> None:
     """Checks the values.

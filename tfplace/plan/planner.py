@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from tfplace.plan.search import PlanReport, is_beaten
 from tfplace.plan.variants import OpenVariant, StepVariant
 from tfplace.report import summary
 from tfplace.simulate import Simulator
-
-if TYPE_CHECKING:
-  from tfplace.placers.dask_workers import Workers
 
 
 class Source(Protocol):
@@ -87,7 +84,10 @@ def make_plan(
   """
   stage = Stages() if show is None else show
   if config.dask is not None and config.workers is None:
-    with _workers(config, stage) as workers:
+    with contextlib.ExitStack() as stack:
+      with stage("starting", f" workers by Dask ({config.dask})"):
+        opened = opened_workers(config.dask, config.strategy)
+        workers = stack.enter_context(opened)
       return make_plan(
         source, dataclasses.replace(config, workers=workers), stage
       )
@@ -158,17 +158,6 @@ def _variables_on_host(placement: Placement) -> str:
 
 def _sentence(text: str) -> str:
   return f"{text[0].upper()}{text[1:]}."
-
-
-@contextlib.contextmanager
-def _workers(config: PlanConfig, show: Stages) -> "Iterator[Workers]":
-  """Opens the workers of the settings, which load the strategy."""
-  dask = str(config.dask)
-  with contextlib.ExitStack() as stack:
-    with show("starting", f" workers by Dask ({dask})"):
-      opened = opened_workers(dask, config.strategy)
-      workers = stack.enter_context(opened)
-    yield workers
 
 
 def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:
