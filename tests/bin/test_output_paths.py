@@ -9,7 +9,7 @@ from absl import flags
 
 from tests.testing.policy_problems import gpus, random_graph
 from tfplace import formats
-from tfplace.bin import cli
+from tfplace.bin import flag_checks
 
 COMMANDS = (
   *("place", "extract", "estimate", "simulate", "explain", "measure"),
@@ -58,7 +58,7 @@ def test_every_flag_of_a_file_is_checked():
       if values[name].flag_type() in ("string", "string enum")
       or "comma separated" in values[name].flag_type()
     }
-    assert texts - {*cli._INPUTS, *cli._OUTPUTS} <= others
+    assert texts - {*flag_checks._INPUTS, *flag_checks._OUTPUTS} <= others
 
 
 @pytest.mark.parametrize(
