@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from tests.plan.test_memory_savers import Step as MemoryStep
 from tests.plan.test_microbatch_choice import Step
 from tests.testing.dask_workers import two_workers
 from tfplace import plan
@@ -41,23 +40,6 @@ def test_workers_split_a_step_of_much_work_as_one_process_does(workers):
   assert found.choice.microbatches == MicrobatchConfig(2)
   assert found.best.evaluation.step_time_us == 502.0
   assert found.best.placement.problem is found.problem
-
-
-def test_workers_find_what_fits_in_memory(workers):
-  step = Step(activation=100.0, memory=60.0, devices=1)
-  found = chosen(step, workers, order="arrival")
-  assert found.choice.microbatches == MicrobatchConfig(2, 1)
-  assert found.choice.trials[0].why == "does not fit in memory"
-
-
-def test_workers_recompute_where_memory_is_short(workers):
-  found = chosen(
-    MemoryStep(memory=80.0),
-    workers,
-    chooses_microbatches=False,
-    chooses_recomputation=True,
-  )
-  assert not found.choice.microbatches.recompute.is_none
 
 
 def test_workers_say_why_nothing_is_placed(workers):

@@ -117,7 +117,7 @@ CASES = [
   (Step(**ONE_GPU), WHOLE, (2, None), "whole it does not fit in memory"),
   (Step(devices=1), WHOLE, (1, None), "there is one device for it"),
   # One after the other, two microbatches take what the whole step does.
-  (Step(), MicrobatchConfig(1, 1), (1, 1), "the step is left whole"),
+  (Step(), MicrobatchConfig(1, 1), (1, None), "the step is left whole"),
   (Step(devices=4, examples=2), WHOLE, (2, None), "is split into 2"),
   (Step(statistics=True), WHOLE, (1, None), "would take about 502 us instead"),
   (

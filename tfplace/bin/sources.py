@@ -187,6 +187,8 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
     microbatch_flags.config(values), given[0], source, values.training
   )
   microbatch_flags.check_given(values)
+  if values["import"].value and given[0] != "keras_model":
+    raise cli.UsageError("--import is for the classes of --keras_model")
   return given[0]
 
 
@@ -196,8 +198,6 @@ def open_source(values: flags.FlagValues, kind: str) -> ModelSource:
   Raises:
     TfplaceError: a flag is invalid.
   """
-  if values["import"].value and kind != "keras_model":
-    raise cli.UsageError("--import is for the classes of --keras_model")
   return model_source.open_source(
     str(values[kind].value),
     kind=kind,
