@@ -356,7 +356,7 @@ BAD_FLAGS = [
   ),
   (
     "extract --keras_model=K --microbatches=2 --notraining",
-    "only a training step is split",
+    "is an inference step: leave microbatches out",
   ),
   ("extract --graph=G --microbatches=2", "(graph) is a graph that was"),
   (

@@ -11,7 +11,6 @@ from absl import flags
 from tfplace import core, formats
 from tfplace.bin import cli, microbatch_flags, outputs, sources
 from tfplace.core.estimate import Estimate
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.progress import Progress
 from tfplace.formats.estimates import estimate_to_json
 from tfplace.plan import estimate as estimates
@@ -57,8 +56,7 @@ def _define(values: flags.FlagValues) -> None:
 
 def _check(values: flags.FlagValues) -> str:
   """Checks the flags before anything is computed; returns the source flag."""
-  microbatch_flags.check_not_chosen(values)
-  kind = sources.chosen_source(values, may_choose=True)
+  kind = sources.chosen_source(values)
   if kind == "graph":
     raise cli.UsageError(
       f"--graph={values.graph} has costs of one cluster only and no model:"
@@ -114,21 +112,13 @@ def _main(values: flags.FlagValues) -> None:
     print(json.dumps(estimate_to_json(found)))
 
 
-def _microbatches(values: flags.FlagValues) -> MicrobatchConfig:
-  """Returns the microbatches of the flags; "auto" is the whole step."""
-  config = microbatch_flags.config(values)
-  if microbatch_flags.is_chosen(values):
-    return dataclasses.replace(config, count=WHOLE.count)
-  return config
-
-
 def _estimate(
   values: flags.FlagValues,
   source: "ModelSource",
   rows: "list[Card]",
   on_stage: Progress,
 ) -> Estimate:
-  config = _microbatches(values)
+  config = microbatch_flags.config(values)
   found = estimates.estimate_steps(
     source,
     rows,
@@ -165,7 +155,10 @@ def _drawn(
     key=lambda pair: (not pair[0].fits, pair[0].memory_bytes),
   )
   traced = source.trace(
-    values.batch_size, _microbatches(values), _precision(values), on_stage
+    values.batch_size,
+    microbatch_flags.config(values),
+    _precision(values),
+    on_stage,
   )
   return estimates.one_device_placement(traced, drawn[1], values.costs)
 

@@ -83,11 +83,12 @@ def arguments(values: flags.FlagValues) -> list[str]:
 
 
 def check_not_chosen(values: flags.FlagValues) -> None:
-  """Raises UsageError for `--recompute=auto`, which this command rejects."""
-  if chooses_recomputation(values):
+  """Raises UsageError for a choice that only tfplace-place makes."""
+  if names := chosen(values):
     raise cli.UsageError(
-      "--recompute=auto: only tfplace-place chooses it, together with the"
-      " placement; give all, layers or none"
+      f"{' and '.join(names)}: only tfplace-place chooses it, together with the"
+      " placement; give a number or layers, or leave it out where a placement is"
+      " given"
     )
 
 

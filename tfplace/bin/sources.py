@@ -176,11 +176,6 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
     found = " and ".join(f"--{name}" for name in given) or "none"
     raise cli.UsageError(f"give exactly one of {choices}; found {found}")
   source = str(values[given[0]].value)
-  if microbatch_flags.is_chosen(values) and not may_choose:
-    raise cli.UsageError(
-      "--microbatches=auto: only tfplace-place chooses it, together with the"
-      " placement; give a number, or leave it out where a placement is given"
-    )
   if not may_choose:
     microbatch_flags.check_not_chosen(values)
   model_source.check_microbatches(

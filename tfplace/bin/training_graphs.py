@@ -85,10 +85,6 @@ def check_microbatches(values: flags.FlagValues) -> None:
     UsageError: no flag names a model to extract.
     ExtractionError: a number is invalid.
   """
-  if microbatch_flags.is_chosen(values):
-    raise cli.UsageError(
-      "--microbatches=auto: only tfplace-place chooses it; give a number"
-    )
   microbatch_flags.check_not_chosen(values)
   microbatches = microbatch_flags.config(values)
   microbatches.check()

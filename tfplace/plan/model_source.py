@@ -249,32 +249,23 @@ def check_microbatches(
     ExtractionError: the source cannot be split, or a number is invalid.
   """
   microbatches.check()
-  is_trained = kind in MICROBATCH_KINDS and training
-  if not (microbatches.recompute.is_none or is_trained):
-    what = f"a traced graph ({kind})" if training else "inference"
-    raise ExtractionError(
-      f"recompute is {microbatches.recompute}, and {source!r} is {what}: only"
-      " training steps of Keras models and of the zoo have it; leave recompute"
-      " out"
-    )
-  if microbatches.is_whole and microbatches.max_in_flight is None:
-    return
-  if kind not in MICROBATCH_KINDS:
-    name = "max_in_flight" if microbatches.is_whole else "microbatches"
-    value = (
-      microbatches.max_in_flight
-      if microbatches.is_whole
-      else microbatches.count
+  asked = {
+    "recompute": None
+    if microbatches.recompute.is_none
+    else microbatches.recompute,
+    "microbatches": None if microbatches.is_whole else microbatches.count,
+    "max_in_flight": microbatches.max_in_flight,
+  }
+  given = [name for name, value in asked.items() if value is not None]
+  is_split = kind in MICROBATCH_KINDS
+  if given and not (is_split and training):
+    what = (
+      "an inference step" if is_split else "a graph that was traced already"
     )
     raise ExtractionError(
-      f"{name} is {value}, and {source!r} ({kind}) is a graph"
-      " that was traced already: only steps of Keras models and of the zoo can"
-      f" be split into microbatches; leave {name} out"
-    )
-  if not training:
-    raise ExtractionError(
-      f"inference of {source!r} is asked for: only a training step is split"
-      " into microbatches"
+      f"{given[0]} is {asked[given[0]]}, and {source!r} ({kind}) is {what}:"
+      f" leave {given[0]} out, which is for training steps of Keras models and"
+      " of the zoo"
     )
 
 
