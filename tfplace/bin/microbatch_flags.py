@@ -87,8 +87,8 @@ def check_not_chosen(values: flags.FlagValues) -> None:
   if names := chosen(values):
     raise cli.UsageError(
       f"{' and '.join(names)}: only tfplace-place chooses it, together with the"
-      " placement; give a number or layers, or leave it out where a placement is"
-      " given"
+      " placement; give a number or layers, or leave it out where a placement"
+      " is given"
     )
 
 
