@@ -60,9 +60,6 @@ class StepSource:
     del show
     return Step()(microbatches)
 
-  def compare(self, variant, microbatches, show):
-    raise NotImplementedError
-
 
 def test_planner_opens_the_workers_of_its_settings(address):
   stages = plan.Stages()

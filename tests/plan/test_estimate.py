@@ -83,9 +83,9 @@ def test_cards_are_presets_or_kinds_of_a_cluster(found):
 
 
 def test_the_largest_batch_uses_all_kinds_of_gpus():
-  limits = {"GPU:0": 20_000, "GPU:1": 20_000}
+  limits = {"GPU:0": 6_000, "GPU:1": 6_000}
   alone = core.cluster.with_max_memory(
-    cluster_preset("v100x1"), {"GPU:0": 20_000}
+    cluster_preset("v100x1"), {"GPU:0": 6_000}
   )
   mixed = core.cluster.with_max_memory(cluster_preset("v100x1+p100x1"), limits)
   found = tfplace.largest_batch(dense(), mixed, batch_size=8)
@@ -195,9 +195,9 @@ def test_host_memory_does_not_make_a_step_fit():
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_largest_batch_fits_and_the_next_does_not(count):
-  devices = cluster(40_000, count)
-  found = tfplace.largest_batch(dense(), devices)
-  assert found.peak_memory_bytes <= 40_000
+  devices = cluster(8_000, count)
+  found = tfplace.largest_batch(dense(), devices, batch_size=16)
+  assert found.peak_memory_bytes <= 8_000
   card = cards.cluster_card(devices)
   for size, fits_there in ((found.batch_size, True), (found.batch_size + 1, 0)):
     graph = tfplace.extract(dense(), devices, batch_size=size)

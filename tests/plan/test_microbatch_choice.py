@@ -295,9 +295,6 @@ class BesideCpu(Step):
     del show
     return self(microbatches)
 
-  def compare(self, variant, microbatches, show):
-    return ""
-
 
 @pytest.mark.parametrize("chooses", [False, True])
 def test_a_step_is_compared_with_one_gpu_that_accumulates(chooses):

@@ -23,7 +23,14 @@ from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.placers import registry
 from tfplace.placers.dask_workers import check_dask
-from tfplace.plan import Plan, PlanConfig, Stages, StepVariant, make_plan
+from tfplace.plan import (
+  Plan,
+  PlanConfig,
+  Source,
+  Stages,
+  StepVariant,
+  make_plan,
+)
 from tfplace.plan.config import AUTO
 from tfplace.plan.live_step import LiveStep
 from tfplace.plan.model_source import MICROBATCH_KINDS
@@ -208,8 +215,8 @@ _RUNNING_STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class _FlagSource:
-  """Source and cluster of the flags; see `plan.planner.Source`."""
+class _FlagSource(Source):
+  """Source and cluster of the flags; its steps are not compared."""
 
   values: flags.FlagValues
   cluster: core.Cluster
@@ -251,13 +258,6 @@ class _FlagSource:
     with show("profiling", f" {problem.graph.name}") as on_stage:
       problem = live.profiled(problem, on_stage)
     return StepVariant(problem, traced, live)
-
-  def compare(
-    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
-  ) -> str:
-    """Compares nothing; commands plan without a numeric check."""
-    del variant, microbatches, show
-    return ""
 
 
 def _config(values: flags.FlagValues) -> PlanConfig:

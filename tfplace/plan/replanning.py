@@ -21,7 +21,7 @@ from tfplace.cost.measured_costs import step_noise
 from tfplace.errors import ApplyError
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.plan import Plan
-from tfplace.plan.planner import make_plan
+from tfplace.plan.planner import Source, make_plan
 from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
 
@@ -180,8 +180,8 @@ def _measured(predicted: Evaluation, run: LiveRun) -> Evaluation:
   )
 
 
-class _RefittedStep:
-  """Source of the step of a plan, with other costs; see `planner.Source`."""
+class _RefittedStep(Source):
+  """Source of the step of a plan, with other costs."""
 
   training = True
   suggests_microbatches = False
@@ -192,9 +192,3 @@ class _RefittedStep:
   def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
     """Returns the step; `microbatches` are those of the plan."""
     return self._variant
-
-  def compare(
-    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
-  ) -> str:
-    """Compares nothing, since the step is the one that runs."""
-    return ""
