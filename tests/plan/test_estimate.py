@@ -139,6 +139,7 @@ def test_step_that_does_not_fit_gets_devices_or_microbatches():
   step = tfplace.estimate(model, small, batch_size=512).steps[0]
   (card,) = step.cards
   assert not card.fits
+  assert step.num_ops == whole.steps[0].num_ops
   several, split = card.smallest_of("whole"), card.smallest_of("microbatches")
   assert several.num_devices > 1
   assert several.peak_memory_bytes <= 0.7 * need

@@ -28,11 +28,13 @@ class OneDevice:
   """Simulation of a step on one device of a card.
 
   Attributes:
+    graph: the step with the card's costs.
     schedule: all events; ops without a kernel for the card run elsewhere.
     device: index of the card's device.
     num_devices: devices of this kind that the card has, at most `MAX_DEVICES`.
   """
 
+  graph: OpGraph
   schedule: Schedule
   device: int
   num_devices: int
@@ -93,11 +95,10 @@ def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
   placement = Placement(problem, groups.expand(wanted))
   number = sum(d.kind == kind for d in card.cluster.devices)
   schedule = Simulator(problem).schedule(placement)
-  return OneDevice(schedule, device, min(number, MAX_DEVICES))
+  return OneDevice(graph, schedule, device, min(number, MAX_DEVICES))
 
 
 def smallest_fit(
-  graph: OpGraph,
   card: Card,
   one: OneDevice,
   config: MicrobatchConfig,
@@ -107,9 +108,8 @@ def smallest_fit(
   """Finds the fewest devices of a card for which a placer fits the step.
 
   Args:
-    graph: the step with the card's costs.
     card: the card.
-    one: the same step on one device of it.
+    one: the step on one device of it.
     config: microbatches of the step.
     first: fewest devices to try.
     most: most devices to try.
@@ -121,7 +121,7 @@ def smallest_fit(
     found = of_one(one)
     if count > 1:
       cluster = card.with_devices(count, one.kind)
-      found = placed(graph, cluster, (one.kind,))
+      found = placed(one.graph, cluster, (one.kind,))
     if found is not None:
       return dataclasses.replace(
         found,
@@ -134,11 +134,9 @@ def smallest_fit(
 
 def of_one(one: OneDevice) -> SmallestFit | None:
   """Returns the step on one device if it fits there."""
-  return (
-    _fit("single", one.schedule.step_time_us, one.peak_memory_bytes)
-    if (one.fits)
-    else None
-  )
+  if not one.fits:
+    return None
+  return _fit("single", one.schedule.step_time_us, one.peak_memory_bytes)
 
 
 def placed(

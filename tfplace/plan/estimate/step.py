@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.core.estimate import CardEstimate, SmallestFit, StepEstimate
 from tfplace.core.microbatches import MicrobatchConfig
-from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
@@ -47,16 +46,18 @@ def estimate_step(
     costs: name of the cost model.
     on_stage: called at the start of each stage.
   """
+
+  def simulated(step: "TracedStep") -> list[fits.OneDevice]:
+    graphs = cards.graphs_of(step, rows, costs, on_stage)
+    on_stage("simulating")
+    pairs = zip(graphs, rows, strict=True)
+    return [fits.on_one_device(graph, card) for graph, card in pairs]
+
   traced = trace(config)
-  graphs = cards.graphs_of(traced, rows, costs, on_stage)
-  on_stage("simulating")
-  ones = [
-    fits.on_one_device(graph, card)
-    for graph, card in zip(graphs, rows, strict=True)
-  ]
+  ones = simulated(traced)
   first = "whole" if config.is_whole else "microbatches"
   on_stage("finding the fewest devices")
-  whole = _fewest(graphs, rows, ones, config, [None] * len(rows))
+  whole = _fewest(rows, ones, config, [None] * len(rows))
   found, notes = {first: whole}, []
   splits = can_split and config.is_whole and traced.training
   if splits and not all(one.fits for one in ones):
@@ -66,14 +67,8 @@ def estimate_step(
       try:
         for variant in variants:
           if _may_improve(found[name], ones):
-            graphs = cards.graphs_of(trace(variant), rows, costs, on_stage)
-            variant_ones = [
-              fits.on_one_device(graph, card)
-              for graph, card in zip(graphs, rows, strict=True)
-            ]
-            found[name] = _fewest(
-              graphs, rows, variant_ones, variant, found[name]
-            )
+            divided = simulated(trace(variant))
+            found[name] = _fewest(rows, divided, variant, found[name])
       except ExtractionError as error:
         notes.append(f"the step has no variant with {name}: {error}")
   # The largest memory shows the step as it is, not as it must be.
@@ -83,7 +78,7 @@ def estimate_step(
   learned = 0.0 if weights is None else weights.trainable_bytes
   return traced, StepEstimate(
     precision=precision,
-    num_ops=graphs[0].num_ops,
+    num_ops=ones[0].graph.num_ops,
     weights=weights,
     gradient_bytes=learned if traced.training else 0.0,
     peak=peak_memory(ones[at].schedule, ones[at].device, rows[at].name, roles),
@@ -128,7 +123,6 @@ def _may_improve(known: Fits, ones: Sequence[fits.OneDevice]) -> bool:
 
 
 def _fewest(
-  graphs: Sequence[OpGraph],
   rows: Sequence[Card],
   ones: Sequence[fits.OneDevice],
   config: MicrobatchConfig,
@@ -144,7 +138,7 @@ def _fewest(
     fit = result[i]
     most = ones[i].num_devices if fit is None else fit.num_devices - 1
     least = 1 if ones[i].fits else first
-    found = fits.smallest_fit(graphs[i], rows[i], ones[i], config, least, most)
+    found = fits.smallest_fit(rows[i], ones[i], config, least, most)
     if found is not None:
       result[i], first = found, found.num_devices
     elif fit is None:
