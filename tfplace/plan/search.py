@@ -68,7 +68,7 @@ class PlanReport:
     """
     known = [self.single_device, single_of(self.results), *self.alternatives]
     if self.choice is not None:
-      known += [self.choice.single, *self.choice.singles]
+      known += [self.choice.single, *(t.single for t in self.choice.trials)]
     found = [result for result in known if result is not None]
     return min(
       found,

@@ -301,7 +301,6 @@ class SuccessiveHalving:
       self.trials,
       winner.microbatches,
       self._single,
-      [trial.single for trial in self.trials if trial.single is not None],
       self._refused,
       self._allowed,
     )

@@ -106,7 +106,6 @@ class VariantChoice:
     microbatches: chosen step variant.
     single: the first variant on the best single device, or None if no device
       has enough memory.
-    singles: other variants on their best single devices.
     refused: reason why the step cannot be split; "" if it can.
     allowed: estimate of a step whose microbatches may use their own batch
       statistics. None unless these statistics are the only obstacle.
@@ -115,7 +114,6 @@ class VariantChoice:
   trials: Sequence[VariantTrial]
   microbatches: MicrobatchConfig
   single: Result | None = None
-  singles: Sequence[Result] = ()
   refused: str = ""
   allowed: VariantTrial | None = None
 
