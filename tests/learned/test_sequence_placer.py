@@ -1,4 +1,4 @@
-"""`rnn` and `hierarchical` place with the base install, trained elsewhere."""
+"""Policies of the literature place with the base install."""
 
 import os
 import pathlib
@@ -13,42 +13,33 @@ from tests.testing.extra_train import needs_extra_train
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, errors
 from tfplace.learned.decisions import decisions_at
-from tfplace.learned.sequence import placer as sequence_placer
+from tfplace.learned.sequence import placers
 from tfplace.placers import Budget, get_placer
 
 pytestmark = needs_extra_train
-STRATEGIES = ("rnn", "hierarchical")
+STRATEGIES = ("rnn", "hierarchical", "placeto")
+each = pytest.mark.parametrize("strategy", STRATEGIES)
 TRAIN = """
 import sys
+import tensorflow as tf
 import tfplace
 from tfplace.learned.train.config import Request
 from tfplace.learned.train.trainer import finish, open_trainer
+tf.config.run_functions_eagerly(True)
 problem = tfplace.Problem(
   tfplace.load_graph(sys.argv[1] + "/g.json"),
   tfplace.load_cluster(sys.argv[1] + "/c.json"),
 )
-for strategy in ("rnn", "hierarchical"):
+for strategy in sys.argv[2:]:
   folder = sys.argv[1] + "/" + strategy
   request = Request(
     checkpoint_dir=folder + ".c", export_dir=folder, strategy=strategy,
-    iterations=2, imitation_steps=1, samples=4, max_decisions=(5, 10, None),
+    iterations=1, imitation_steps=1, samples=2, max_decisions=(5, 10, None),
   )
   trainer = open_trainer([problem], request)
   trainer.run()
   finish(trainer, request)
 """
-
-
-def train_in_a_child(folder):
-  root = pathlib.Path(tfplace.__file__).parent.parent
-  done = subprocess.run(
-    [sys.executable, "-c", TRAIN, str(folder)],
-    env={**os.environ, "PYTHONPATH": str(root), "TF_USE_LEGACY_KERAS": "1"},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +50,19 @@ def problem():
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory, problem):
-  """A folder with both policies, barely trained."""
+  """A folder with the policies, barely trained in a process of their own."""
   folder = tmp_path_factory.mktemp("policies")
   tfplace.save_graph(problem.graph, folder / "g.json")
   tfplace.save_cluster(problem.cluster, folder / "c.json")
-  train_in_a_child(folder)
+  root = pathlib.Path(tfplace.__file__).parent.parent
+  done = subprocess.run(
+    [sys.executable, "-c", TRAIN, str(folder), *STRATEGIES],
+    env={**os.environ, "PYTHONPATH": str(root), "TF_USE_LEGACY_KERAS": "1"},
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
   return folder
 
 
@@ -73,11 +72,19 @@ def place(policies, strategy, problem, evaluations=20, seed=0):
   return placer.place(problem, Simulator(problem), budget, seed)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_best_of_the_argmax_and_samples_within_the_budget(
-  policies, strategy, problem
+@each
+def test_samples_follow_the_most_probable_placement(
+  policies, strategy, problem, monkeypatch
 ):
+  asked = []
+
+  def recorded(problem, sizes):
+    asked.extend(sizes)
+    return decisions_at(problem, sizes)
+
+  monkeypatch.setattr(placers, "decisions_at", recorded)
   first = place(policies, strategy, problem, 1)
+  assert asked == [5, 10, None if strategy == "hierarchical" else 256]
   result = place(policies, strategy, problem, 40)
   assert (first.evaluations, result.evaluations) == (1, 40)
   assert result.strategy == strategy and result.evaluation.feasible
@@ -87,28 +94,12 @@ def test_the_best_of_the_argmax_and_samples_within_the_budget(
   assert problem.allowed[np.arange(30), devices].all()
   again = place(policies, strategy, problem, 40)
   assert again.placement.devices.tolist() == devices.tolist()
-  # The argmax does not depend on the seed; the samples do.
+  # The first does not depend on the seed; the samples do.
   other = place(policies, strategy, problem, 1, seed=7).placement.devices
   assert other.tolist() == first.placement.devices.tolist()
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_places_at_the_numbers_of_decisions_it_was_trained_at(
-  policies, strategy, problem, monkeypatch
-):
-  asked = []
-
-  def recorded(problem, sizes):
-    asked.extend(sizes)
-    return decisions_at(problem, sizes)
-
-  monkeypatch.setattr(sequence_placer, "decisions_at", recorded)
-  result = place(policies, strategy, problem, 3)
-  assert asked == [5, 10, 256 if strategy == "rnn" else None]
-  assert result.evaluations == 3  # the most probable placement at each
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@each
 def test_a_policy_serves_another_graph_on_more_devices(policies, strategy):
   problem = problem_of(random_graph(25, seed=1), gpus(4))
   result = place(policies, strategy, problem, 60)
@@ -122,7 +113,7 @@ def test_runs_in_a_process_that_trains_nothing(policies, problem):
   import keras
 
   assert keras.__version__.startswith("3.")
-  training = "tf_agents", "tensorflow_gnn", "tensorflow_probability"
+  training = "tf_agents", "tensorflow_gnn", "tensorflow_probability", "tf_keras"
   assert not [name for name in training if name in sys.modules]
 
 

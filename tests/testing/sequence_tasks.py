@@ -1,24 +1,47 @@
-"""Two chains for tests of the recurrent policies, and their learners."""
+"""Small tasks for tests of learners, and configs of the literature's."""
 
 import dataclasses
 
 import numpy as np
 
-from tests.testing.policy_problems import gpus, problem_of
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, core
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sequence.networks import HierarchicalConfig, RnnConfig
-from tfplace.learned.train.config import ReinforceConfig, TrainConfig
+from tfplace.learned.sequence.placeto_network import PlacetoConfig
+from tfplace.learned.sequence.reinforce import ReinforceConfig
+from tfplace.learned.train.config import ImitationConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
 
 NETWORKS = {
-  "rnn": RnnConfig(),
-  "hierarchical": HierarchicalConfig(groups=10),
+  "rnn": RnnConfig(units=32),
+  "hierarchical": HierarchicalConfig(units=32, groups=10),
+  "placeto": PlacetoConfig(rounds=1),
 }
 
 
-def chains():
-  """Two chains of five ops of 50 us; from 100 kB, tensors grow by 100 kB."""
+def task_of(problem):
+  """A task relative to all on the first device, which is also the target."""
+  decisions = group_decisions(problem)
+  target = decisions.allowed.argmax(axis=1).astype(np.int32)
+  simulator = Simulator(problem)
+  baseline = simulator.run(decisions.to_devices(target[None])).step_time_us[0]
+  return Task(decisions, simulator, float(baseline), target)
+
+
+def tasks_of(*sizes):
+  """Tasks of random graphs on two GPUs."""
+  return [
+    task_of(problem_of(random_graph(size, seed=size), gpus(2)))
+    for size in sizes
+  ]
+
+
+def chains_task():
+  """Two chains on two GPUs; one of them takes 509 us, both 254 us.
+
+  Each chain has five ops of 50 us; from 100 kB, tensors grow by 100 kB.
+  """
   ops = [
     core.OpSpec(
       f"op{i}",
@@ -29,21 +52,17 @@ def chains():
     for i in range(10)
   ]
   edges = [(i, 0, i + 2) for i in range(8)]
-  return core.build_graph("chains", ops, edges)
+  return task_of(problem_of(core.build_graph("chains", ops, edges), gpus(2)))
 
 
-def chains_task():
-  """The chains on two GPUs; the baseline is one GPU, 500 us and overheads."""
-  problem = problem_of(chains(), gpus(2))
-  decisions = group_decisions(problem)
-  return Task(decisions, Simulator(problem), 510.0, np.zeros(10, np.int32))
-
-
-def config_of(strategy, seed=0, **reinforce):
-  chosen = ReinforceConfig(samples=32, learning_rate=1e-2, entropy=0.02)
+def config_of(strategy, seed=0, iterations=0, **reinforce):
+  chosen = ReinforceConfig(samples=32, entropy=0.02)
   return TrainConfig(
+    iterations=iterations,
     seed=seed,
     strategy=strategy,
+    checkpoint_every=2,
     network=NETWORKS[strategy],
     method=dataclasses.replace(chosen, **reinforce),
+    imitation=ImitationConfig(steps=2, learning_rate=1e-2),
   )

@@ -197,11 +197,6 @@ def check_scalars(scalars, tiny):
     (["--cluster=workers:2"], ["workers:2"]),
     (["--hint=yes"], ["hint"]),
     (["--strategy=placeto", "--elite=0.5"], ["--elite=0.5", "not placeto"]),
-    (
-      ["--algorithm=reinforce"],
-      ["--algorithm=reinforce", "placeto, not ordered"],
-    ),
-    (["--visits=2"], ["--visits=2", "placeto, not ordered"]),
     (["--microbatches=2"], ["--microbatches=2", "split them with tfplace-ext"]),
     (["--microbatches=auto"], ["--microbatches=auto", "give a number"]),
     (["--max_in_flight=2"], ["--max_in_flight=2", "traced already"]),

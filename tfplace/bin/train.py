@@ -36,8 +36,6 @@ _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
 _SEARCH_SHARE = 0.2
 # Strategies that a flag applies to.
 _STRATEGIES_OF = {
-  "algorithm": ("placeto",),
-  "visits": ("placeto",),
   "search_evaluations": ("gdp", "placeto", "hierarchical", "rnn"),
   "elite": ("gdp", "ordered", "hierarchical", "rnn"),
 }
@@ -53,8 +51,6 @@ _REQUESTED = (
   "learning_rate",
   "entropy",
   "seed",
-  "algorithm",
-  "visits",
   "strategy",
   "elite",
 )
@@ -75,13 +71,6 @@ def _define(values: flags.FlagValues) -> None:
     "ordered",
     list(LEARNED),
     "Learned strategy to train; auto asks ordered.",
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    "algorithm",
-    "ppo",
-    ["ppo", "reinforce"],
-    "Algorithm that trains Placeto; reinforce is that of the paper.",
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -126,7 +115,6 @@ def _define_numbers(values: flags.FlagValues) -> None:
       "Evaluations of annealing to improve the target of imitation; not for"
       " ordered.",
     ),
-    "visits": (1, 1, "For placeto: visits of each group per episode."),
     "checkpoint_every": (10, 1, "Iterations between checkpoints."),
     "seed": (0, 0, "Seed of all random choices."),
     "measured_steps": (5, 1, "Timed steps per measured placement."),

@@ -21,16 +21,16 @@ from tfplace.learned.policy_format import INFO_FILE, Exportable
 
 # All ops of the networks of all strategies, for all options.
 _OPS = re.compile(
-  r"AddV2|ArgMax|BatchMatMulV2|BiasAdd|BlockLSTMV2|BroadcastTo|Cast"
+  r"AddV2|ArgMax|BatchMatMulV2|BiasAdd|BroadcastTo|Cast"
   r"|ConcatV2|Const|Einsum|EnsureShape|Equal|ExpandDims|Fill|FloorDiv"
   r"|FusedBatchNormV3|GatherV2|Greater|GreaterEqual|Identity|Less"
   r"|LessEqual|LogicalAnd|LogicalOr|MatMul|Max|Maximum|Mean|Mul|NoOp"
   r"|OneHot|OnesLike|Pack|Pad|Prod|Range|ReadVariableOp|RealDiv|Relu"
-  r"|Reshape|ResourceGather|Rsqrt|SelectV2|Shape|Sigmoid|Size|Softmax"
-  r"|Split|SquaredDifference|StatefulPartitionedCall|StopGradient"
-  r"|StridedSlice|Sub|Sum|Tanh|TensorListReserve|TensorListSetItem"
-  r"|TensorListStack|Tile|Transpose|UnsortedSegmentMax|UnsortedSegmentSum"
-  r"|While"
+  r"|Reshape|ResourceGather|ReverseV2|Rsqrt|SelectV2|Shape|Sigmoid|Size"
+  r"|Softmax|Split|SquaredDifference|StatefulPartitionedCall|StopGradient"
+  r"|StridedSlice|Sub|Sum|Tanh|TensorListFromTensor|TensorListGetItem"
+  r"|TensorListReserve|TensorListSetItem|TensorListStack|Tile|Transpose"
+  r"|Unpack|UnsortedSegmentMax|UnsortedSegmentSum|While"
 )
 _KINDS = ("variable", "user_object", "function", "bare_concrete_function")
 _CLASSES = ("_generic_user_object", "trackable_list_wrapper", "signature_map")

@@ -107,7 +107,7 @@ STRATEGIES = {
       in_auto=False,
       takes_users_policy=True,
     ),
-    Strategy("placeto", "tfplace.learned.placeto", "learned", in_auto=False),
+    Strategy("placeto", "tfplace.learned.sequence", "learned", in_auto=False),
     Strategy(
       "hierarchical", "tfplace.learned.sequence", "learned", in_auto=False
     ),

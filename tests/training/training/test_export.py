@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.testing.placeto_tasks import tasks_of
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tests.testing.sequence_tasks import chains_task, config_of
+from tests.testing.sequence_tasks import tasks_of
 from tfplace.errors import TrainingError
 from tfplace.learned import export, find_method, gdp, learner_type, policies
 from tfplace.learned.decisions import group_decisions
@@ -19,8 +18,6 @@ from tfplace.learned.gdp.network import (
   PlacementNetwork,
   exportable,
 )
-from tfplace.learned.placeto.learner import PlacetoLearner
-from tfplace.learned.placeto.network import PlacetoNetworkConfig
 from tfplace.learned.policy_format import INFO_FILE
 from tfplace.learned.train.checkpoints import restore_network
 from tfplace.learned.train.config import TrainConfig
@@ -102,13 +99,6 @@ def test_a_policy_of_another_strategy_or_version_is_refused(
     policies.load_policy(tmp_path / "policy", "gdp")
 
 
-def sequence_export_of(strategy, **sizes):
-  config = config_of(strategy)
-  network = dataclasses.replace(config.network, units=8, **sizes)
-  config = dataclasses.replace(config, network=network)
-  return learner_type(strategy)([chains_task()], config).exportable()
-
-
 @pytest.mark.parametrize("sizes", [{}, {"axes": 0}, {"sage_layers": 1}])
 def test_a_fresh_export_of_gdp_is_a_policy(sizes, tmp_path):
   config = dataclasses.replace(SMALL, **sizes)
@@ -117,28 +107,6 @@ def test_a_fresh_export_of_gdp_is_a_policy(sizes, tmp_path):
   network(features.extract(decisions, axes=config.axes).tensors())
   export.export_policy(exportable(network), tmp_path / "policy")
   assert policies.load_policy(tmp_path / "policy").weights
-
-
-@pytest.mark.parametrize("strategy", ["rnn", "hierarchical"])
-@pytest.mark.parametrize(
-  "sizes",
-  [{}, {"is_bidirectional": True}, {"is_bidirectional": False}],
-)
-def test_a_fresh_export_of_a_recurrent_policy_is_one(strategy, sizes, tmp_path):
-  made = sequence_export_of(strategy, **sizes)
-  export.export_policy(made, tmp_path / "policy")
-  policy = policies.load_policy(tmp_path / "policy", strategy)
-  assert len(policy.weights) == len(made.variables)
-
-
-def test_a_fresh_export_of_placeto_is_a_policy(tmp_path):
-  config = TrainConfig(
-    strategy="placeto", network=PlacetoNetworkConfig(rounds=2)
-  )
-  made = PlacetoLearner(tasks_of(5), config).exportable()
-  export.export_policy(made, tmp_path / "policy")
-  policy = policies.load_policy(tmp_path / "policy", "placeto")
-  assert len(policy.weights) == len(made.variables)
 
 
 def test_training_starts_from_no_other_saved_model(network, tmp_path):

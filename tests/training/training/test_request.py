@@ -4,7 +4,6 @@ import types
 
 import pytest
 
-from tfplace.errors import TrainingError
 from tfplace.learned import learner_type
 from tfplace.learned.policy_format import Exportable
 from tfplace.learned.train import trainer
@@ -27,22 +26,8 @@ def test_flags_reach_every_strategy(strategy):
   found = config_of(
     strategy=strategy, learning_rate=0.5, entropy=0.25, elite=0.125, samples=6
   ).method
-  if strategy == "placeto":
-    assert (found.first_learning_rate, found.first_entropy) == (0.5, 0.25)
-    found = found.ppo
   assert (found.learning_rate, found.entropy) == (0.5, 0.25)
   assert (found.elite, found.samples) == (0.125, 6)
-
-
-def test_the_algorithm_of_placeto_is_asked_for():
-  found = config_of(strategy="placeto", algorithm="reinforce")
-  assert found.method.algorithm == "reinforce"
-
-
-def test_the_visits_of_placeto_are_asked_for():
-  assert config_of(strategy="placeto", visits=3).method.visits == 3
-  with pytest.raises(TrainingError, match="at least once, not 0 times"):
-    config_of(strategy="placeto", visits=0)
 
 
 def test_the_exported_policy_says_how_it_was_trained(monkeypatch, tmp_path):

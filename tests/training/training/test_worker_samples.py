@@ -21,7 +21,6 @@ from tfplace.learned import learner_type, sampling
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.gdp.sampling import GdpDraws
 from tfplace.learned.ordered.sampling import OrderedDraws
-from tfplace.learned.placeto.features import Looks
 from tfplace.learned.sampling import Given
 from tfplace.learned.train import config
 from tfplace.learned.train.changes import change_tasks
@@ -32,7 +31,7 @@ from tfplace.placers import dask_workers
 DRAWS = {
   "gdp": GdpDraws,
   "ordered": OrderedDraws,
-  "placeto": Looks,
+  "placeto": Given,
   "rnn": Given,
   "hierarchical": Given,
 }
@@ -82,7 +81,7 @@ def trained(strategy, workers=None):
     strategy=strategy,
     iterations=3,
     network=make.network_type(**small),
-    method=make.method_of({"samples": 4, "algorithm": "reinforce"}),
+    method=make.method_of({"samples": 4}),
     imitation=config.ImitationConfig(steps=1),
   )
   run = Trainer([task], settings)

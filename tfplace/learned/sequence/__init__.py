@@ -1,28 +1,39 @@
-"""Recurrent placers: the RNN-based placer and the hierarchical placer (HDP)."""
+"""Placers of the literature: Placeto, the RNN-based placer and HDP.
+
+Each makes one choice after another and is trained by REINFORCE.
+"""
 
 from tfplace.learned import Method
-from tfplace.learned.sequence import features
+from tfplace.learned.sequence import features, placeto_features
 
-_SEEN = features.signature(types=0)
+_FOLDER = "tfplace.learned.sequence"
 
 METHODS = {
+  "placeto": Method(
+    placer=f"{_FOLDER}.placers:PlacetoPlacer",
+    learner=f"{_FOLDER}.learners:PlacetoLearner",
+    version=placeto_features.VERSION,
+    functions={
+      "logits": {**placeto_features.SIGNATURE, **placeto_features.STATE}
+    },
+  ),
   "hierarchical": Method(
-    placer="tfplace.learned.sequence.placer:HierarchicalPlacer",
-    learner="tfplace.learned.sequence.learners:HierarchicalLearner",
+    placer=f"{_FOLDER}.placers:HierarchicalPlacer",
+    learner=f"{_FOLDER}.learners:HierarchicalLearner",
     version=features.VERSION,
     functions={
-      "group_logits": _SEEN,
-      "logits": {**_SEEN, **features.GROUPING, **features.CHOICES},
-      "decode": {**_SEEN, **features.GROUPING, **features.NOISE},
+      "group_logits": features.SIGNATURE,
+      "decode": {
+        **features.SIGNATURE,
+        **features.GROUPING,
+        **features.NOISE,
+      },
     },
   ),
   "rnn": Method(
-    placer="tfplace.learned.sequence.placer:RnnPlacer",
-    learner="tfplace.learned.sequence.learners:RnnLearner",
+    placer=f"{_FOLDER}.placers:RnnPlacer",
+    learner=f"{_FOLDER}.learners:RnnLearner",
     version=features.VERSION,
-    functions={
-      "logits": {**_SEEN, **features.CHOICES},
-      "decode": {**_SEEN, **features.NOISE},
-    },
+    functions={"decode": {**features.SIGNATURE, **features.NOISE}},
   ),
 }

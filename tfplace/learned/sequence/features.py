@@ -7,7 +7,7 @@ cluster.
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,31 +17,27 @@ from tfplace.learned.decisions import Decisions
 from tfplace.learned.encoder import features
 from tfplace.learned.policy_format import PolicyInputs
 
-VERSION = 1  # Incremented when policies must be retrained.
+VERSION = 2  # Incremented when policies must be retrained.
 TYPES = 200  # HDP: number of most common types with their own embedding
 OUTPUTS = 5  # number of outputs used by TensorFlow's hierarchical_controller
 NEIGHBORS = 6  # HDP: maximum number of producers, and of consumers
 # Scales sizes to about [0, 1]: log(1 + bytes) of half a gigabyte.
 _LOG_BYTES = 20.0
 
-# Arguments of exported functions besides `signature`: the groups of decisions,
-# previous choices, and noise on the logits.
+SIGNATURE: dict[str, Tensor] = {
+  "types": ((None, None), "float32"),
+  "sizes": ((None, OUTPUTS), "float32"),
+  "adjacency": ((None, 2 * NEIGHBORS), "float32"),
+  "edge_src": ((None,), "int32"),
+  "edge_dst": ((None,), "int32"),
+  "device": ((None, features.DEVICE_FEATURES), "float32"),
+  "allowed": ((None, None), "bool"),
+}
+# Arguments besides `SIGNATURE`: the groups of decisions, devices, and noise on
+# the logits of devices.
 GROUPING: dict[str, Tensor] = {"grouping": ((None, None), "int32")}
 CHOICES: dict[str, Tensor] = {"choices": ((None, None), "int32")}
 NOISE: dict[str, Tensor] = {"noise": ((None, None, None), "float32")}
-
-
-def signature(types: int) -> dict[str, Tensor]:
-  """Describes `OpEmbedding.tensors()`, in order, for `types` op types."""
-  return {
-    "types": ((None, types + 1), "float32"),
-    "sizes": ((None, OUTPUTS), "float32"),
-    "adjacency": ((None, 2 * NEIGHBORS), "float32"),
-    "edge_src": ((None,), "int32"),
-    "edge_dst": ((None,), "int32"),
-    "device": ((None, features.DEVICE_FEATURES), "float32"),
-    "allowed": ((None, None), "bool"),
-  }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,12 +66,12 @@ class OpEmbedding(PolicyInputs):
 
 
 def commonest_types(
-  problems: Sequence[Problem], number: int = TYPES
+  problems: Iterable[Problem], number: int = TYPES
 ) -> tuple[str, ...]:
   """Returns the most common op types, in order; ties go by name."""
-  counts = collections.Counter[str]()
-  for problem in problems:
-    counts.update(problem.graph.types)
+  counts = collections.Counter(
+    name for problem in problems for name in problem.graph.types
+  )
   ranked = sorted(counts, key=lambda name: (-counts[name], name))
   return tuple(ranked[:number])
 
@@ -83,85 +79,46 @@ def commonest_types(
 def extract(decisions: Decisions, types: Sequence[str]) -> OpEmbedding:
   """Extracts the inputs of a problem; `types` have their own embedding."""
   seen = features.extract(decisions)
-  links = seen.edge_src, seen.edge_dst, seen.edge[:, 0]
+  graph, of = decisions.problem.graph, decisions.decision_of
+  count = decisions.num_decisions
+  number = {name: i for i, name in enumerate(types)}
+  column = [number.get(name, len(types)) for name in graph.types]
+  ops = np.zeros((count, len(types) + 1), np.float32)
+  np.add.at(ops, (of, np.array(column, np.int64)), 1.0)
+  owner = np.repeat(of, np.diff(graph.output_offsets))
+  log_bytes = np.log1p(graph.output_bytes) / _LOG_BYTES
+  src, dst, weight = seen.edge_src, seen.edge_dst, seen.edge[:, 0]
+  largest = [
+    _largest(count, NEIGHBORS, own, weight, (other + 1.0) / count, other)
+    for own, other in ((dst, src), (src, dst))
+  ]
   return OpEmbedding(
-    types=_types(decisions, types),
-    sizes=_sizes(decisions),
-    adjacency=_adjacency(decisions.num_decisions, *links),
-    edge_src=seen.edge_src,
-    edge_dst=seen.edge_dst,
+    types=ops / np.maximum(ops.sum(axis=1, keepdims=True), 1.0),
+    sizes=_largest(count, OUTPUTS, owner, log_bytes, log_bytes),
+    adjacency=np.concatenate(largest, axis=1),
+    edge_src=src,
+    edge_dst=dst,
     device=seen.device,
     allowed=seen.allowed,
   )
 
 
-def fallback_devices(decisions: Decisions) -> np.ndarray:
-  """Returns [N] int32 fastest device of each decision.
-
-  A decision uses it if its group is on a device without a kernel for it, like
-  TensorFlow's soft placement. Ties go to the first device.
-  """
-  time_us = np.where(decisions.allowed, decisions.time_us, np.inf)
-  return time_us.argmin(axis=1).astype(np.int32)
-
-
-def follow_groups(
-  grouping: np.ndarray,
-  devices: np.ndarray,
-  allowed: np.ndarray,
-  fallback: np.ndarray,
+def _largest(
+  count: int,
+  number: int,
+  owner: np.ndarray,
+  weight: np.ndarray,
+  values: np.ndarray,
+  *ties: np.ndarray,
 ) -> np.ndarray:
-  """Returns [B, N] int32 devices: those of the groups or the fallbacks.
+  """Returns [count, number] values of the largest weights of each owner.
 
-  Args:
-    grouping: [B, N] group of each decision.
-    devices: [B, G] device of each group.
-    allowed: [N, D] bool.
-    fallback: [N] result of `fallback_devices`.
+  They are in decreasing order and padded with 0; `ties` break ties.
   """
-  wanted = np.take_along_axis(devices, grouping, axis=1)
-  runs = allowed[np.arange(len(fallback)), wanted]
-  return np.where(runs, wanted, fallback).astype(np.int32)
-
-
-def _types(decisions: Decisions, types: Sequence[str]) -> np.ndarray:
-  number = {name: i for i, name in enumerate(types)}
-  graph = decisions.problem.graph
-  column = np.array(
-    [number.get(name, len(types)) for name in graph.types], np.int64
-  )
-  counts = np.zeros((decisions.num_decisions, len(types) + 1), np.float32)
-  np.add.at(counts, (decisions.decision_of, column), 1.0)
-  return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-
-
-def _sizes(decisions: Decisions) -> np.ndarray:
-  graph = decisions.problem.graph
-  outputs = np.diff(graph.output_offsets)
-  owner = np.repeat(decisions.decision_of, outputs)
-  order = np.lexsort((-graph.output_bytes, owner))
-  row, rank = _ranked(owner[order])
-  result = np.zeros((decisions.num_decisions, OUTPUTS), np.float32)
-  kept = rank < OUTPUTS
-  num_bytes = graph.output_bytes[order][kept]
-  result[row[kept], rank[kept]] = np.log1p(num_bytes) / _LOG_BYTES
+  order = np.lexsort((*ties, -weight, owner))
+  row = owner[order]
+  rank = np.arange(len(row)) - np.searchsorted(row, row)
+  kept = rank < number
+  result = np.zeros((count, number), np.float32)
+  result[row[kept], rank[kept]] = values[order][kept]
   return result
-
-
-def _adjacency(
-  count: int, src: np.ndarray, dst: np.ndarray, weight: np.ndarray
-) -> np.ndarray:
-  result = np.zeros((count, 2 * NEIGHBORS), np.float32)
-  for own, other, first in ((dst, src, 0), (src, dst, NEIGHBORS)):
-    order = np.lexsort((other, -weight, own))
-    row, rank = _ranked(own[order])
-    kept = rank < NEIGHBORS
-    number = other[order][kept]
-    result[row[kept], first + rank[kept]] = (number + 1.0) / count
-  return result
-
-
-def _ranked(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Returns sorted row numbers and the rank of each entry in its row."""
-  first = np.searchsorted(rows, rows)
-  return rows, np.arange(len(rows)) - first

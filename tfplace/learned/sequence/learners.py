@@ -1,17 +1,19 @@
-"""Learners of the RNN-based and the hierarchical policy (REINFORCE)."""
+"""Learners of the policies of the literature (REINFORCE).
+
+An agent of tf-agents maps an observation to a distribution. Here a choice
+depends on the choices before it, and a hierarchical policy has two kinds.
+"""
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned import Tensor
-from tfplace.learned.decisions import decoding_noise, greedy_and_samples
-from tfplace.learned.policy_format import Exportable
-from tfplace.learned.sequence import features
+from tfplace.learned.policy_format import Exportable, PolicyInputs
+from tfplace.learned.sequence import features, placeto_features, samplers
 from tfplace.learned.sequence.networks import (
   HierarchicalConfig,
   HierarchicalNetwork,
@@ -19,276 +21,248 @@ from tfplace.learned.sequence.networks import (
   RnnNetwork,
   exportable,
 )
-from tfplace.learned.train.config import ReinforceConfig, TrainConfig
-from tfplace.learned.train.learner import Learner, Step
-from tfplace.learned.train.objectives import (
-  Choices,
-  MovingBaseline,
-  margins,
-  policy_loss,
+from tfplace.learned.sequence.placeto_network import (
+  PlacetoConfig,
+  PlacetoNetwork,
 )
-from tfplace.learned.train.tasks import Task, root_rewards
+from tfplace.learned.sequence.reinforce import ReinforceConfig, advantages
+from tfplace.learned.train.config import TrainConfig
+from tfplace.learned.train.learner import Learner, Step
+from tfplace.learned.train.objectives import margins
+from tfplace.learned.train.tasks import Task, log_rewards
 
-Inputs = dict[str, tf.Tensor]
+# Reward of infeasible placements; 7.4 times the baseline time. HDP uses -10 for
+# step times in seconds, mostly below 1; Placeto's code has a penalty per GB.
+_INFEASIBLE = -2.0
+_MAX_GRADIENT_NORM = 1.0  # TensorFlow's hierarchical_controller: 1
+_STATES = 128  # States of Placeto per gradient step; bounds memory.
 
 
 class SequenceLearner(Learner):
-  """Base learner of recurrent policies on a fixed list of graphs."""
+  """Base learner: samples placements, evaluates them and updates the policy."""
 
   method_type: ClassVar[type] = ReinforceConfig
+  sampler_type: ClassVar[type[samplers.Sampler]]
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
-    self._smoothing = config.imitation.smoothing
     self.policy = self._make_network()
-    self._inputs = [
-      {name: tf.constant(value) for name, value in seen.tensors().items()}
-      for seen in self.inputs
-    ]
-    self._baseline = MovingBaseline(len(tasks), self._method)
     self._optimizer = self._adam(self._method.learning_rate)
     self.imitation_optimizer = self._adam(config.imitation.learning_rate)
-    chosen = [tf.TensorSpec([None, None], tf.int32)] * self._kinds
-    noise = tf.TensorSpec([None, None], tf.float32)
-    advantages = tf.TensorSpec([None], tf.float32)
-    self._learn = self._function(self._reinforce, noise, chosen, advantages)
-    self._imitate = self._function(self._imitation, noise, chosen)
-
-  def _function(self, method: Any, *more: Any) -> Any:
-    seen = _specs(features.signature(len(self.sizes.types)))
-    return tf.function(method, input_signature=[seen, *more], autograph=False)
-
-  # Methods in which the two policies differ.
-
-  # Number of kinds of decision: groups and devices, or devices only.
-  _kinds: ClassVar[int]
+    self._reinforce, self._cross_entropy = (
+      tf.function(
+        functools.partial(self._descend_on, optimizer),
+        autograph=False,
+        reduce_retracing=True,
+      )
+      for optimizer in (self._optimizer, self.imitation_optimizer)
+    )
+    self._tensors = [
+      {name: tf.constant(x) for name, x in seen.tensors().items()}
+      for seen in self.inputs
+    ]
+    functions = self.exportable().functions
+    self._samplers: list[Any] = [
+      self.sampler_type(
+        functools.partial(_call, functions, tensors), task.decisions
+      )
+      for task, tensors in zip(tasks, self._tensors, strict=True)
+    ]
 
   @abc.abstractmethod
   def _make_network(self) -> Any:
     """Builds the network of complete sizes."""
 
   @abc.abstractmethod
-  def _sample(
-    self, graph: int, rng: np.random.Generator, samples: int
-  ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Returns logit noise and, per kind, [1 + samples, K] choices.
-
-    The first row contains the most probable choices.
-    """
-
-  @abc.abstractmethod
-  def _to_choices(
-    self, graph: int, chosen: tuple[np.ndarray, ...]
-  ) -> np.ndarray:
-    """Maps [B, K] choices per kind to [B, num_decisions] devices."""
-
-  @abc.abstractmethod
-  def _target(self, graph: int) -> tuple[np.ndarray, ...]:
-    """Returns [1, K] choices per kind that produce the target."""
-
-  @abc.abstractmethod
-  def _choices(
-    self, inputs: Inputs, noise: tf.Tensor, chosen: Sequence[tf.Tensor]
-  ) -> list[Choices]:
-    """Computes the logits of the choices per kind."""
-
-  # Methods of the learner.
-
-  def _complete(self, sizes: Any) -> Any:
-    """Fills in the op types of the tasks, unless types are given."""
-    if sizes.types:
-      return dataclasses.replace(sizes, types=tuple(sizes.types))
-    # A graph that occurs in several tasks, at several sizes, counts once.
-    problems = [t.decisions.problem for t in self._tasks]
-    distinct = {id(problem): problem for problem in problems}
-    types = features.commonest_types(list(distinct.values()))
-    return dataclasses.replace(sizes, types=types)
-
-  def _extract(self, task: Task) -> features.OpEmbedding:
-    return features.extract(task.decisions, self.sizes.types)
+  def _target(self, graph: int) -> dict[str, np.ndarray]:
+    """Returns [B, ...] states and choices that produce the target."""
 
   def tracked(self) -> dict[str, Any]:
-    return {
-      **super().tracked(),
-      "optimizer": self._optimizer,
-      "baseline": self._baseline,
-    }
-
-  def fingerprint(self) -> dict[str, Any]:
-    return {**super().fingerprint(), "types": list(self.sizes.types)}
+    return {**super().tracked(), "optimizer": self._optimizer}
 
   def exportable(self) -> Exportable:
-    """Returns the network as functions of `OpEmbedding.tensors()`."""
+    """Returns the functions of the policy that `METHODS` names."""
     return exportable(self._config.strategy, self.policy)
 
   def imitate(self, graph: int) -> float:
-    chosen = [tf.constant(c) for c in self._target(graph)]
-    none = tf.zeros([1, 1])
-    return float(self._imitate(self._inputs[graph], none, chosen))
+    smoothing = self._config.imitation.smoothing
+    target = self._target(graph)
+    ones = np.ones(len(next(iter(target.values()))), np.float32)
+    loss, _ = self._update(
+      self._cross_entropy, graph, target, ones, 0.0, smoothing
+    )
+    return loss
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: samples and evaluates placements, updates."""
     task, config = self._tasks[graph], self._method
-    noise, sampled = self._sample(graph, rng, config.samples)
-    every_us = task.evaluate(self._to_choices(graph, sampled))
-    step_us = every_us[1:]
-    reward = root_rewards(step_us, task.baseline_us, config.infeasible_reward)
+    drawn = self._samplers[graph].draw(rng, config.samples, task.best)
+    every_us = task.evaluate(drawn.choices)
+    reward = log_rewards(every_us[1:], task.baseline_us, _INFEASIBLE)
     taught = margins(tf.constant(reward), config.elite).numpy()
-    advantages = self._baseline.advantages(graph, step_us, taught)
-    chosen = [tf.constant(c[1:]) for c in sampled]
-    loss, entropy = self._learn(
-      self._inputs[graph],
-      tf.constant(noise),
-      chosen,
-      tf.constant(advantages),
+    given = {name: values[1:] for name, values in drawn.given.items()}
+    loss, entropy = self._update(
+      self._reinforce, graph, given, advantages(taught), config.entropy, 0.0
     )
-    return Step(
-      reward=float(reward.mean()),
-      greedy_us=float(every_us[0]),
-      sample_us=float(np.median(step_us)),
-      entropy=float(entropy),
-      policy_loss=float(loss),
-    )
+    return _step(every_us, reward, loss, entropy)
 
-  def _reinforce(
+  def _update(
     self,
-    inputs: Inputs,
-    noise: tf.Tensor,
-    chosen: list[tf.Tensor],
+    function: Any,
+    graph: int,
+    given: dict[str, np.ndarray],
+    *more: Any,
+  ) -> tuple[float, float]:
+    """Takes a gradient step; returns the policy loss and the entropy."""
+    tensors = {name: tf.constant(values) for name, values in given.items()}
+    loss, entropy = function(
+      {**self._tensors[graph], **tensors}, *map(tf.constant, more)
+    )
+    return float(loss), float(entropy)
+
+  def _descend_on(
+    self,
+    optimizer: tf.keras.optimizers.Optimizer,
+    given: dict[str, tf.Tensor],
     advantages: tf.Tensor,
+    entropy_weight: tf.Tensor,
+    smoothing: tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     with tf.GradientTape() as tape:
-      kinds = self._choices(inputs, noise, chosen)
-      policy = policy_loss(kinds, advantages)
+      kinds = self.policy.kinds(given)
+      policy = tf.add_n([kind.loss(advantages, smoothing) for kind in kinds])
       entropy = tf.add_n([kind.entropy() for kind in kinds]) / len(kinds)
-      loss = policy - self._method.entropy * entropy
-    self._descend(tape, loss, self._optimizer, self._method.max_gradient_norm)
+      loss = policy - entropy_weight * entropy
+    self._descend(tape, loss, optimizer, _MAX_GRADIENT_NORM)
     return policy, entropy
-
-  def _imitation(
-    self, inputs: Inputs, noise: tf.Tensor, chosen: list[tf.Tensor]
-  ) -> tf.Tensor:
-    """Computes the cross-entropy, with smoothing over allowed choices."""
-    with tf.GradientTape() as tape:
-      loss = 0.0
-      for kind in self._choices(inputs, noise, chosen):
-        log_probs = tf.nn.log_softmax(kind.logits)
-        allowed = tf.cast(log_probs > -1e8, tf.float32)
-        spread = tf.reduce_sum(
-          tf.where(allowed > 0, log_probs, 0.0), axis=-1
-        ) / tf.reduce_sum(allowed, axis=-1)
-        each = (1.0 - self._smoothing) * kind.log_probs()
-        loss -= tf.reduce_mean(kind.mean(each + self._smoothing * spread))
-    norm = self._method.max_gradient_norm
-    self._descend(tape, loss, self.imitation_optimizer, norm)
-    return loss
 
 
 class RnnLearner(SequenceLearner):
   """Learner with one kind of decision: the device of each group."""
 
   network_type: ClassVar[type] = RnnConfig
-  _kinds: ClassVar[int] = 1
+  sampler_type: ClassVar[type[samplers.Sampler]] = samplers.RnnSampler
   max_decisions: ClassVar[int | None] = 512
 
-  def _make_network(self) -> RnnNetwork:
-    network = RnnNetwork(self.sizes)
-    self._decode = self._function(
-      network.decode, *_specs(features.NOISE).values()
-    )
-    return network
+  def _complete(self, sizes: Any) -> Any:
+    """Fills in the op types of the tasks, unless types are given."""
+    # A graph that occurs in several tasks, at several sizes, counts once.
+    problems = {
+      id(t.decisions.problem): t.decisions.problem for t in self._tasks
+    }
+    types = sizes.types or features.commonest_types(problems.values())
+    return dataclasses.replace(sizes, types=tuple(types))
 
-  def _sample(
-    self, graph: int, rng: np.random.Generator, samples: int
-  ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    seen = self.inputs[graph]
-    noise = decoding_noise(rng, samples, seen.num_decisions, seen.num_devices)
-    sampled = self._decode(self._inputs[graph], tf.constant(noise)).numpy()
-    return np.zeros((1, 1), np.float32), (sampled,)
+  def _extract(self, task: Task) -> PolicyInputs:
+    return features.extract(task.decisions, self.sizes.types)
 
-  def _to_choices(
-    self, graph: int, chosen: tuple[np.ndarray, ...]
-  ) -> np.ndarray:
-    return chosen[0]
+  def _make_network(self) -> Any:
+    return RnnNetwork(self.sizes)
 
-  def _target(self, graph: int) -> tuple[np.ndarray, ...]:
-    return (self._tasks[graph].target[None],)
+  def fingerprint(self) -> dict[str, Any]:
+    return {**super().fingerprint(), "types": list(self.sizes.types)}
 
-  def _choices(
-    self, inputs: Inputs, noise: tf.Tensor, chosen: Sequence[tf.Tensor]
-  ) -> list[Choices]:
-    logits = self.policy.logits(inputs, chosen[0])
-    return [Choices(logits, chosen[0], tf.ones_like(logits[..., 0]))]
+  def _target(self, graph: int) -> dict[str, np.ndarray]:
+    return {"choices": self._tasks[graph].target[None]}
 
 
-class HierarchicalLearner(SequenceLearner):
+class HierarchicalLearner(RnnLearner):
   """Learner with two kinds of decision: groups and their devices."""
 
   network_type: ClassVar[type] = HierarchicalConfig
-  _kinds: ClassVar[int] = 2
+  sampler_type: ClassVar[type[samplers.Sampler]] = samplers.HierarchicalSampler
+  max_decisions: ClassVar[int | None] = None
 
   def _complete(self, sizes: HierarchicalConfig) -> HierarchicalConfig:
-    sizes = super()._complete(sizes)
-    if sizes.groups:
-      return sizes
     devices = max(t.decisions.problem.cluster.num_devices for t in self._tasks)
     ops = max(t.decisions.num_decisions for t in self._tasks)
-    return dataclasses.replace(sizes, groups=min(256, 20 * devices, ops))
+    groups = sizes.groups or min(256, 20 * devices, ops)
+    return dataclasses.replace(super()._complete(sizes), groups=groups)
 
   def _make_network(self) -> HierarchicalNetwork:
-    network = HierarchicalNetwork(self.sizes)
-    self._fallback = [
-      features.fallback_devices(task.decisions) for task in self._tasks
-    ]
-    more = _specs({**features.GROUPING, **features.NOISE})
-    self._group_logits = self._function(network.group_logits)
-    self._decode = self._function(network.decode, *more.values())
-    return network
+    return HierarchicalNetwork(self.sizes)
 
-  def _sample(
-    self, graph: int, rng: np.random.Generator, samples: int
-  ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    config, inputs = self._method, self._inputs[graph]
-    logits = self._group_logits(inputs).numpy()
-    noise = np.zeros_like(logits)
-    if self._baseline.updates(graph) < config.noise_steps:
-      scale = config.noise * np.sqrt((logits**2).mean())
-      noise = (scale * rng.normal(size=logits.shape)).astype(np.float32)
-    grouping = greedy_and_samples(logits + noise, samples, rng)
-    grouping[0] = logits.argmax(axis=1)
-    devices = decoding_noise(
-      rng, samples, logits.shape[1], self.inputs[graph].num_devices
-    )
-    sampled = self._decode(inputs, tf.constant(grouping), tf.constant(devices))
-    return noise, (grouping, sampled.numpy())
-
-  def _to_choices(
-    self, graph: int, chosen: tuple[np.ndarray, ...]
-  ) -> np.ndarray:
-    grouping, devices = chosen
-    return features.follow_groups(
-      grouping, devices, self.inputs[graph].allowed, self._fallback[graph]
-    )
-
-  def _target(self, graph: int) -> tuple[np.ndarray, ...]:
-    groups = self.policy.config.groups
-    return target_groups(self._tasks[graph].target, groups)
-
-  def _choices(
-    self, inputs: Inputs, noise: tf.Tensor, chosen: Sequence[tf.Tensor]
-  ) -> list[Choices]:
-    grouping, devices = chosen
-    by_group = (self.policy.group_logits(inputs) + noise)[None]
-    by_device = self.policy.logits(inputs, grouping, devices)
-    filled = tf.cast(self.policy.members(grouping) > 0, tf.float32)
-    return [
-      Choices(by_group, grouping, tf.ones_like(by_group[..., 0])),
-      Choices(by_device, devices, filled),
-    ]
+  def _target(self, graph: int) -> dict[str, np.ndarray]:
+    target = self._tasks[graph].target
+    grouping, devices = target_groups(target, self.sizes.groups)
+    return {"grouping": grouping[None], "choices": devices[None]}
 
 
-def _specs(signature: Mapping[str, Tensor]) -> dict[str, tf.TensorSpec]:
-  return {n: tf.TensorSpec(s, t, n) for n, (s, t) in signature.items()}
+class PlacetoLearner(SequenceLearner):
+  """Learner of episodes that re-place one group after another.
+
+  Each step is rewarded by the decrease of the step time (arXiv 1906.08879).
+  """
+
+  network_type: ClassVar[type] = PlacetoConfig
+  sampler_type: ClassVar[type[samplers.Sampler]] = samplers.PlacetoSampler
+  # An episode visits every group, and each visit observes all of them.
+  max_decisions: ClassVar[int | None] = 512
+
+  def _extract(self, task: Task) -> PolicyInputs:
+    return placeto_features.extract(task.decisions)
+
+  def _make_network(self) -> PlacetoNetwork:
+    return PlacetoNetwork(self.sizes)
+
+  def improve(self, graph: int, rng: np.random.Generator) -> Step:
+    """Runs one iteration: parallel episodes, then an update."""
+    task, config = self._tasks[graph], self._method
+    drawn = self._samplers[graph].draw(rng, config.samples, task.best)
+    placements = drawn.given["placements"]  # [1 + B, N + 1, N]
+    times = [task.evaluate(rows) for rows in placements.swapaxes(0, 1)]
+    every_us = np.stack(times, axis=1)
+    reward = log_rewards(
+      every_us[1:].ravel(), task.baseline_us, _INFEASIBLE
+    ).reshape(config.samples, -1)
+    # The rewards of the steps ahead add up.
+    returns = advantages(reward[:, -1:] - reward[:, :-1]).ravel()
+    count = task.decisions.num_decisions
+    state = {
+      "placement": placements[1:, :-1].reshape(-1, count),
+      "step": np.tile(np.arange(count, dtype=np.int32), config.samples),
+      "action": drawn.choices[1:].ravel(),
+    }
+    order = rng.permutation(len(returns))
+    parts = np.array_split(order, -(-len(order) // _STATES))
+    for rows in parts:
+      given = {name: values[rows] for name, values in state.items()}
+      loss, entropy = self._update(
+        self._reinforce, graph, given, returns[rows], config.entropy, 0.0
+      )
+    return _step(every_us[:, -1], reward[:, -1], loss, entropy)
+
+  def _target(self, graph: int) -> dict[str, np.ndarray]:
+    """Returns random steps of episodes that follow the target.
+
+    They depend only on the seed and the number of imitation steps.
+    """
+    task, number = self._tasks[graph], self._method.samples
+    done = int(self.imitation_optimizer.iterations)
+    rng = np.random.default_rng([self._config.seed, done, graph])
+    count = task.decisions.num_decisions
+    step = rng.integers(0, count, number).astype(np.int32)
+    target = task.target.astype(np.int32)
+    start = self._samplers[graph].random(number, rng)
+    placement = np.where(np.arange(count) < step[:, None], target, start)
+    return {"placement": placement, "step": step, "action": target[step]}
+
+
+def _call(functions: Any, tensors: Any, name: str, *more: np.ndarray) -> Any:
+  given = (*tensors.values(), *map(tf.constant, more))
+  return functions[name](*given).numpy()
+
+
+def _step(
+  every_us: np.ndarray, reward: np.ndarray, loss: float, entropy: float
+) -> Step:
+  return Step(
+    reward=float(reward.mean()),
+    greedy_us=float(every_us[0]),
+    sample_us=float(np.median(every_us[1:])),
+    entropy=entropy,
+    policy_loss=loss,
+  )
 
 
 def target_groups(
@@ -304,7 +278,7 @@ def target_groups(
     groups: G.
 
   Returns:
-    [1, N] int32 groups, [1, G] int32 devices (0 for an empty group).
+    [N] int32 groups, [G] int32 devices (0 for an empty group).
   """
   used, counts = np.unique(target, return_counts=True)
   room = groups - len(used)
@@ -315,4 +289,4 @@ def target_groups(
   for device, count, size, at in zip(used, counts, number, first, strict=True):
     grouping[target == device] = at + np.arange(count) * size // count
     devices[at : at + size] = device
-  return grouping[None], devices[None]
+  return grouping, devices

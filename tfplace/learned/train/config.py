@@ -29,7 +29,7 @@ class PPOConfig:
       with the actor. GDP has none.
     max_clip_fraction: Clipped fraction of decisions above which no further
       epoch runs.
-    max_gradient_norm: Gradient norm limit (Placeto: 1.25).
+    max_gradient_norm: Gradient norm limit.
     infeasible_reward: Reward of infeasible placements, or the lowest feasible
       reward if that is lower (`log_rewards`). -2 is 7.4 times the baseline
       time.
@@ -52,46 +52,6 @@ class PPOConfig:
   averaging: float = 0.999
   elite: float = 1.0
   recompute_above: int = 8192
-
-  def __post_init__(self) -> None:
-    check_elite(self.elite)
-
-
-@dataclasses.dataclass(frozen=True)
-class ReinforceConfig:
-  """REINFORCE for the recurrent placers.
-
-  Values without a source were chosen by trial.
-
-  Attributes:
-    samples: Placements per iteration, evaluated in one batch.
-    learning_rate: Learning rate of Adam (hierarchical_controller: 0.1).
-    entropy: Weight of the mean entropy per decision.
-    baseline_decay: Decay of the moving-average baseline (TensorFlow's
-      hierarchical_controller: 0.9).
-    infeasible_reward: Reward of infeasible placements, or the lowest feasible
-      reward if that is lower (`root_rewards`). -3 is 9 times the baseline time.
-      HDP uses -10 for step times in seconds, mostly below 1.
-    noise: Standard deviation of the noise on the grouper's logits relative to
-      their root mean square (hierarchical_controller: 0.5).
-    noise_steps: Iterations per graph with that noise (HDP: 500).
-    valid_only_after: Iterations per graph after which only feasible placements
-      are used (hierarchical_controller: 1,000).
-    max_gradient_norm: Gradient norm limit (hierarchical_controller: 1).
-    elite: Fraction of the samples to learn from, see `PPOConfig`; 1 in the
-      papers.
-  """
-
-  samples: int = 16
-  learning_rate: float = 1e-2
-  entropy: float = 0.01
-  baseline_decay: float = 0.9
-  infeasible_reward: float = -3.0
-  noise: float = 0.5
-  noise_steps: int = 500
-  valid_only_after: int = 1000
-  max_gradient_norm: float = 1.0
-  elite: float = 1.0
 
   def __post_init__(self) -> None:
     check_elite(self.elite)
@@ -169,7 +129,6 @@ class Request:
       one, per problem.
     learning_rate: Learning rate of Adam; None for the strategy's default.
     entropy: Weight of the entropy; None for the strategy's default.
-    algorithm, visits: Settings of Placeto, see `PlacetoConfig`.
     elite: Setting of all strategies but Placeto, see `PPOConfig`; None for the
       strategy's default.
   """
@@ -188,8 +147,6 @@ class Request:
   entropy: float | None = None
   seed: int = 0
   strategy: str = "gdp"
-  algorithm: str = "ppo"
-  visits: int = 1
   elite: float | None = None
 
   @property

@@ -1,16 +1,9 @@
-"""Losses, gradient clipping, baselines and entropy of learners.
+"""Imitation loss, gradient clipping, elites and entropy of learners."""
 
-Losses average log-probabilities per decision, because the joint log-probability
-of a placement is a sum of thousands of terms.
-"""
-
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-
-from tfplace.learned.train.config import ReinforceConfig
 
 
 def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
@@ -74,105 +67,3 @@ def mean_entropy(logits: np.ndarray) -> float:
   probs = weight / weight.sum(axis=1, keepdims=True)
   log_probs = np.log(np.maximum(probs, 1e-30))
   return float(-(probs * log_probs).sum(axis=1).mean())
-
-
-@dataclasses.dataclass(frozen=True)
-class Choices:
-  """Logits and choices of one kind of decision.
-
-  Attributes:
-    logits: [B or 1, K, C], large negative where not allowed.
-    chosen: [B, K] int32.
-    weight: [B or 1, K] float32, 0 for a decision without effect.
-  """
-
-  logits: tf.Tensor
-  chosen: tf.Tensor
-  weight: tf.Tensor
-
-  def log_probs(self) -> tf.Tensor:
-    """Returns [B, K] log-probabilities of the choices."""
-    every = tf.nn.log_softmax(self.logits)
-    if self.logits.shape[0] != 1:
-      return tf.gather(every, self.chosen, batch_dims=2)
-    # Placements share the logits; gathering by decision avoids copies.
-    found = tf.gather(every[0], tf.transpose(self.chosen), batch_dims=1)
-    return tf.transpose(found)
-
-  def mean(self, values: tf.Tensor) -> tf.Tensor:
-    """Averages [B, K] values over decisions, weighted, to [B]."""
-    total = tf.maximum(tf.reduce_sum(self.weight, axis=1), 1e-9)
-    return tf.reduce_sum(values * self.weight, axis=1) / total
-
-  def entropy(self) -> tf.Tensor:
-    """Returns the mean entropy per decision in nats."""
-    log_probs = tf.nn.log_softmax(self.logits)
-    terms = tf.where(log_probs > -1e8, tf.exp(log_probs) * log_probs, 0.0)
-    return -tf.reduce_mean(self.mean(tf.reduce_sum(terms, axis=-1)))
-
-
-def policy_loss(kinds: Sequence[Choices], advantages: tf.Tensor) -> tf.Tensor:
-  """Computes the policy gradient loss, summed over kinds of decision.
-
-  Args:
-    kinds: Choices of each kind, such as groups and devices.
-    advantages: [B], shared by all decisions of a placement.
-  """
-  loss = 0.0
-  for kind in kinds:
-    loss -= tf.reduce_mean(kind.mean(kind.log_probs() * advantages[:, None]))
-  return loss
-
-
-class MovingBaseline(tf.Module):
-  """Moving averages of the mean and variance of each graph's rewards.
-
-  The papers average only the mean. The variance normalizes advantages, so that
-  the entropy weight is independent of the graph.
-  """
-
-  def __init__(self, graphs: int, config: ReinforceConfig) -> None:
-    super().__init__(name="moving_baseline")
-    self._config = config
-    zeros = np.zeros(graphs)
-    self._mean = tf.Variable(zeros, name="mean")
-    self._variance = tf.Variable(zeros, name="variance")
-    self._updates = tf.Variable(zeros.astype(np.int64), name="updates")
-
-  def updates(self, graph: int) -> int:
-    """Returns the number of batches of a graph so far."""
-    return int(self._updates[graph])
-
-  def advantages(
-    self, graph: int, step_us: np.ndarray, rewards: np.ndarray
-  ) -> np.ndarray:
-    """Normalizes [B] rewards by the baseline, then updates it.
-
-    The first batch of a graph is its own baseline. After `valid_only_after`
-    batches, infeasible placements (infinite `step_us`, [B]) get advantage 0 and
-    do not update the baseline.
-    """
-    config = self._config
-    counts = np.isfinite(step_us)
-    if self.updates(graph) < config.valid_only_after:
-      counts[:] = True
-    mean, variance = float(self._mean[graph]), float(self._variance[graph])
-    if counts.any():
-      fresh = rewards[counts]
-      if not self.updates(graph):
-        mean, variance = fresh.mean(), fresh.var()
-      spread = np.sqrt(variance) + 1e-6
-      advantages = np.where(counts, (rewards - mean) / spread, 0.0)
-      keep = config.baseline_decay
-      off = ((fresh - mean) ** 2).mean()
-      self._assign(self._mean, graph, keep * mean + (1 - keep) * fresh.mean())
-      self._assign(self._variance, graph, keep * variance + (1 - keep) * off)
-    else:
-      advantages = np.zeros(len(rewards))
-    self._assign(self._updates, graph, self.updates(graph) + 1)
-    return advantages.astype(np.float32)
-
-  def _assign(self, variable: tf.Variable, graph: int, value: float) -> None:
-    values = variable.numpy()
-    values[graph] = value
-    variable.assign(values)

@@ -150,24 +150,7 @@ def log_rewards(
       if that is lower.
   """
   with np.errstate(divide="ignore"):
-    return _below(np.log(baseline_us / step_us), step_us, infeasible)
-
-
-def root_rewards(
-  step_us: np.ndarray, baseline_us: float, infeasible: float
-) -> np.ndarray:
-  """Computes [B] float32 rewards -sqrt(step time / baseline).
-
-  Arguments are those of `log_rewards`. HDP and GDP use -sqrt(seconds), and -10
-  for infeasible placements.
-  """
-  return _below(-np.sqrt(step_us / baseline_us), step_us, infeasible)
-
-
-def _below(
-  reward: np.ndarray, step_us: np.ndarray, infeasible: float
-) -> np.ndarray:
-  """Replaces infeasible rewards by `infeasible` or a lower minimum."""
+    reward = np.log(baseline_us / step_us)
   fits = np.isfinite(step_us)
   worst = min(infeasible, float(reward[fits].min(initial=infeasible)))
   return np.where(fits, reward, worst).astype(np.float32)

@@ -1,0 +1,231 @@
+"""Networks of the literature against NumPy, one number at a time."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tfplace.learned.decisions import NEVER, group_decisions
+from tfplace.learned.sequence import features, placeto_features
+from tfplace.learned.sequence.networks import (
+  HierarchicalConfig,
+  HierarchicalNetwork,
+)
+from tfplace.learned.sequence.placeto_network import (
+  PlacetoConfig,
+  PlacetoNetwork,
+)
+from tfplace.learned.sequence.seq2seq import Seq2Seq
+
+UNITS, STEPS, DEVICES, COUNT = 6, 7, 3, 9
+both_ways = pytest.mark.parametrize("is_bidirectional", [True, False])
+
+
+def lstm(cell, steps, h, c):
+  """[S, F] -> [S, units], h, c; gates input, forget, cell, output."""
+  kernel, recurrent, bias = (weight.numpy() for weight in cell.weights)
+  states = []
+  for x in steps:
+    i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4)
+    i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+    c = f * c + i * np.tanh(g)
+    h = o * np.tanh(c)
+    states.append(h)
+  return np.array(states), h, c
+
+
+def reference(model, x, device, allowed, choices):
+  """[S, D] logits of one placement, step after step."""
+  encoder = model._encoder
+  if isinstance(encoder, tf.keras.layers.Bidirectional):
+    zero = np.zeros(UNITS // 2)
+    found = [lstm(encoder.forward_layer.cell, x, zero, zero)]
+    states, h, c = lstm(encoder.backward_layer.cell, x[::-1], zero, zero)
+    found.append((states[::-1], h, c))
+  else:
+    found = [lstm(encoder.cell, x, np.zeros(UNITS), np.zeros(UNITS))]
+  states, h, c = (np.concatenate(p, -1) for p in zip(*found, strict=True))
+  memory, query, embedding, softmax = (
+    layer.kernel.numpy()
+    for layer in (model._memory, model._query, model._device, model._softmax)
+  )
+  memory, scale = states @ memory, model._attention.scale.numpy()
+  result, signal = [], np.zeros(UNITS)
+  for step, choice in enumerate(choices):
+    signal = np.concatenate((signal, states[step]))
+    _, h, c = lstm(model._decoder, signal[None], h, c)
+    score = [np.tanh(h @ query + m) @ scale for m in memory]
+    weight = np.exp(score) / np.exp(score).sum()
+    logits = device @ softmax @ np.concatenate((h, weight @ memory))
+    result.append(np.where(allowed[step], logits, NEVER))
+    signal = device[choice] @ embedding
+  return np.array(result)
+
+
+def seq2seq_case(is_bidirectional):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(2, STEPS, 5)).astype(np.float32)
+  device = rng.normal(size=(DEVICES, 4)).astype(np.float32)
+  allowed = rng.random((2, STEPS, DEVICES)) < 0.7
+  allowed[..., 1] = True
+  noise = rng.gumbel(size=(2, STEPS, DEVICES)).astype(np.float32)
+  return Seq2Seq(UNITS, is_bidirectional), (x, device, allowed, noise)
+
+
+@both_ways
+def test_decoding_maximizes_the_references_logits(is_bidirectional):
+  model, given = seq2seq_case(is_bidirectional)
+  x, device, allowed, noise = given
+  choices, logits = (found.numpy() for found in model(*given))
+  for row in range(2):
+    expected = reference(model, x[row], device, allowed[row], choices[row])
+    np.testing.assert_allclose(logits[row], expected, atol=1e-5)
+  assert choices.tolist() == (logits + noise).argmax(axis=-1).tolist()
+  _, again = model(*given[:3], np.zeros_like(noise), choices)
+  np.testing.assert_allclose(again, logits, atol=1e-6)
+
+
+def test_logits_depend_on_earlier_choices_only():
+  model, (x, device, allowed, noise) = seq2seq_case(True)
+  choices = np.zeros((2, STEPS), np.int32)
+  every = []
+  for choices[0, 3] in (0, 1):
+    every.append(model(x, device, allowed | True, noise, choices)[1].numpy()[0])
+  assert (every[0][:4] == every[1][:4]).all()
+  assert (every[0][4:] != every[1][4:]).any(axis=-1).all()
+
+
+def hierarchy():
+  problem = problem_of(
+    random_graph(12, seed=4, cpu_only=True), gpus(2, cpu=True)
+  )
+  types = features.commonest_types([problem])
+  seen = features.extract(group_decisions(problem), types)
+  return HierarchicalNetwork(HierarchicalConfig(8, types, 3)), seen
+
+
+def test_groups_are_means_and_links_of_their_members():
+  network, seen = hierarchy()
+  grouping = np.array([[0, 2] * 6, [1] * 12], np.int32)
+  found, _, number = network.groups({**seen.tensors(), "grouping": grouping})
+  types = network._types(seen.types).numpy()
+  assert number.numpy().tolist() == [[6, 0, 6], [0, 12, 0]]
+  for row, groups in enumerate(grouping):
+    links = np.zeros((3, 3))
+    for a, b in zip(seen.edge_src, seen.edge_dst, strict=True):
+      links[groups[a], groups[b]] += 1
+    for group in range(3):
+      members = np.flatnonzero(groups == group)
+      expected = np.zeros(25)
+      if len(members):
+        expected[:20] = types[members].mean(axis=0)
+        expected[20:] = seen.sizes[members].mean(axis=0)
+      ends = np.concatenate((links[group], links[:, group]))
+      expected = np.concatenate((expected, ends / (ends.max() + 1)))
+      np.testing.assert_allclose(found[row, group], expected, atol=1e-6)
+
+
+def test_a_group_has_the_devices_of_its_members():
+  network, seen = hierarchy()
+  cpu_only = np.flatnonzero(~seen.allowed[:, 0])
+  grouping = np.zeros((50, 12), np.int32)
+  grouping[:, cpu_only] = 1  # Group 2 stays empty.
+  given = {**seen.tensors(), "grouping": tf.constant(grouping)}
+  _, allowed, _ = network.groups(given)
+  expected = [[True] * 3, [False, False, True], [True] * 3]
+  assert allowed[0].numpy().tolist() == expected
+  noise = np.random.default_rng(0).gumbel(size=(50, 3, 3)).astype(np.float32)
+  chosen = network.decode({**given, "noise": noise}).numpy()
+  assert [len(set(column)) for column in chosen.T] == [3, 1, 3]
+
+
+def placeto_case(devices=3, count=COUNT, number=6, **cluster):
+  graph = random_graph(count, 1, cpu_only=True)
+  problem = problem_of(graph, gpus(devices - 1, cpu=True, **cluster))
+  seen = placeto_features.extract(group_decisions(problem))
+  rng = np.random.default_rng(0)
+  step = rng.integers(0, count, number).astype(np.int32)
+  step[:2] = 0, count - 1  # No ancestors; no descendants.
+  noise = rng.random((number, *seen.allowed.shape))
+  placement = np.where(seen.allowed, noise, -1).argmax(-1).astype(np.int32)
+  return {**seen.tensors(), "placement": placement, "step": step}
+
+
+def placeto_network():
+  """A network without zeros, which would hide where they belong."""
+  network = PlacetoNetwork(PlacetoConfig(units=4, rounds=3))
+  rng = np.random.default_rng(2)
+  for weight in network.variables:
+    if not weight.numpy().any():
+      weight.assign(0.3 * rng.normal(size=weight.shape))
+  return network
+
+
+def mlp(layers, row):
+  return layers(np.asarray(row, np.float32)[None]).numpy()[0]
+
+
+def aggregate(layer, members, values):
+  """g(mean of f), one member after another."""
+  terms = [mlp(layer._f, values[n]) for n in members]
+  size = layer._f.layers[-1].units
+  return mlp(layer._g, sum(terms, np.zeros(size)) / max(len(terms), 1))
+
+
+def placeto_logit(network, given, b, d):
+  """Score of device d in state b as in the paper, group by group."""
+  step, feeds, reached = given["step"][b], given["feeds"], given["ancestors"]
+  first = [
+    mlp(
+      network._transform,
+      [
+        *given["node"][n, d],
+        n < step,
+        n == step,
+        given["placement"][b, n] == d,
+      ],
+    )
+    for n in range(COUNT)
+  ]
+  found = []
+  for way, message in zip((feeds, feeds.T), network._messages, strict=True):
+    state = first
+    for _ in range(3):
+      state = [
+        first[n] + aggregate(message, np.flatnonzero(way[n]), state)
+        if way[n].any()
+        else first[n]
+        for n in range(COUNT)
+      ]
+    found.append(state)
+  rows = np.concatenate(found, axis=1)
+  before = set(np.flatnonzero(reached[step]))
+  after = set(np.flatnonzero(reached[:, step]))
+  beside = set(range(COUNT)) - before - after - {step}
+  pooled = [
+    aggregate(pooling, members, rows)
+    for members, pooling in zip(
+      (before, after, beside), network._poolings, strict=True
+    )
+  ]
+  row = np.concatenate([*pooled, rows[step], given["device"][d]])
+  return mlp(network._classifier, row)[0] - 2.0 * given["slower"][step, d]
+
+
+def test_placeto_equals_numpy():
+  given, network = placeto_case(), placeto_network()
+  found = network.logits(given).numpy()
+  for b, step in enumerate(given["step"]):
+    for d in range(3):
+      if given["allowed"][step, d]:
+        expected = placeto_logit(network, given, b, d)
+        assert found[b, d] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+      else:
+        assert found[b, d] == NEVER
+
+
+def test_one_placeto_network_serves_any_sizes():
+  network = placeto_network()
+  for devices, count in [(2, 1), (3, 30), (7, 12)]:
+    found = network.logits(placeto_case(devices, count)).numpy()
+    assert found.shape == (6, devices) and np.isfinite(found).all()

@@ -1,0 +1,141 @@
+"""Samples of a policy on one graph, in training and in placers (NumPy only)."""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tfplace.learned.decisions import (
+  Decisions,
+  decoding_noise,
+  greedy_and_samples,
+)
+
+
+class Drawn(NamedTuple):
+  """Placements and how they were drawn; the first is the most probable.
+
+  Attributes:
+    choices: [1 + samples, N] int32 allowed devices.
+    given: What the network is trained on, arrays of [1 + samples, ...].
+  """
+
+  choices: np.ndarray
+  given: dict[str, np.ndarray]
+
+
+class Sampler(abc.ABC):
+  """Draws placements.
+
+  Args:
+    run: Calls a function of the policy on this graph, by its name and its
+      arguments besides the features.
+    groupings: Groupings of decisions that share noise, see `shared_noise`.
+  """
+
+  def __init__(
+    self,
+    run: Callable[..., np.ndarray],
+    decisions: Decisions,
+    groupings: Sequence[np.ndarray] = (),
+  ) -> None:
+    self._run = run
+    self._groupings = groupings
+    self._allowed = allowed = decisions.allowed
+    time_us = np.where(allowed, decisions.time_us, np.inf)
+    least = time_us.min(axis=1, keepdims=True, initial=np.inf)
+    self._fast = allowed & (time_us <= least * (1 + 1e-9))
+
+  @property
+  def fastest(self) -> np.ndarray:
+    """[N] int32 first fastest device of each decision."""
+    return self._fast.argmax(axis=1).astype(np.int32)
+
+  @abc.abstractmethod
+  def draw(
+    self,
+    rng: np.random.Generator,
+    samples: int,
+    best: np.ndarray | None = None,
+  ) -> Drawn:
+    """Draws placements; `best` is the best one so far, [N]."""
+
+
+class RnnSampler(Sampler):
+  """Draws the device of each decision, in sequence."""
+
+  def draw(
+    self,
+    rng: np.random.Generator,
+    samples: int,
+    best: np.ndarray | None = None,
+  ) -> Drawn:
+    count, devices = self._allowed.shape
+    noise = decoding_noise(rng, samples, count, devices, self._groupings)
+    choices = self._run("decode", noise)
+    return Drawn(choices, {"choices": choices})
+
+
+class HierarchicalSampler(Sampler):
+  """Draws the group of each decision, then the device of each group."""
+
+  def draw(
+    self,
+    rng: np.random.Generator,
+    samples: int,
+    best: np.ndarray | None = None,
+  ) -> Drawn:
+    logits = self._run("group_logits")
+    grouping = greedy_and_samples(logits, samples, rng)
+    groups, number = logits.shape[1], self._allowed.shape[1]
+    noise = decoding_noise(rng, samples, groups, number)
+    devices = self._run("decode", grouping, noise)
+    given = {"grouping": grouping, "choices": devices}
+    return Drawn(self.follow_groups(grouping, devices), given)
+
+  def follow_groups(
+    self, grouping: np.ndarray, devices: np.ndarray
+  ) -> np.ndarray:
+    """Returns [B, N] int32 devices of [B, N] groups on [B, G] devices.
+
+    A decision whose group is on a device without a kernel for it is on its
+    fastest device, like in TensorFlow's soft placement.
+    """
+    wanted = np.take_along_axis(devices, grouping, axis=1)
+    runs = self._allowed[np.arange(grouping.shape[1]), wanted]
+    return np.where(runs, wanted, self.fastest).astype(np.int32)
+
+
+class PlacetoSampler(Sampler):
+  """Plays episodes, each of which re-places one group after another.
+
+  All episodes of a batch begin alike: from the best placement so far or from a
+  random one.
+  """
+
+  def draw(
+    self,
+    rng: np.random.Generator,
+    samples: int,
+    best: np.ndarray | None = None,
+  ) -> Drawn:
+    start = self.fastest
+    if samples and best is not None and rng.random() < 0.5:
+      start = best
+    elif samples:
+      (start,) = self.random(1, rng)
+    path = [np.tile(start, (1 + samples, 1)).astype(np.int32)]
+    for step in range(len(start)):
+      now = np.full(1 + samples, step, np.int32)
+      logits = self._run("logits", path[-1], now)
+      noise = rng.gumbel(size=logits.shape)
+      noise[0] = 0.0
+      path.append(path[-1].copy())
+      path[-1][:, step] = (logits + noise).argmax(axis=1)
+    return Drawn(path[-1], {"placements": np.stack(path, axis=1)})
+
+  def random(self, number: int, rng: np.random.Generator) -> np.ndarray:
+    """Samples [number, N] int32 devices among each group's fastest ones."""
+    noise = rng.random((number, *self._fast.shape))
+    return np.where(self._fast, noise, -1.0).argmax(axis=-1).astype(np.int32)
