@@ -129,10 +129,9 @@ def test_episodes_replace_one_group_at_a_time_from_one_start():
 
   decisions = diamond()
   sampler = samplers.PlacetoSampler(logits, decisions)
-  best = np.array([0, 1, 2, 0, 1], np.int32)
   starts = set()
   for seed in range(20):
-    drawn = sampler.draw(np.random.default_rng(seed), 4, best)
+    drawn = sampler.draw(np.random.default_rng(seed), 4)
     path = drawn.given["placements"]
     assert path.shape == (5, 6, 5) and (path[:, 0] == path[0, 0]).all()
     starts.add(tuple(path[0, 0]))
@@ -141,6 +140,6 @@ def test_episodes_replace_one_group_at_a_time_from_one_start():
       assert (path[:, step + 1, others] == path[:, step, others]).all()
     assert (drawn.choices == path[:, -1]).all()
     assert decisions.allowed[np.arange(5), drawn.choices].all()
-  # The best one and random ones, which use the CPU for c and e alone.
-  assert tuple(best) in starts and len(starts) > 3
+  # The CPU is as fast as a GPU for c and e alone.
+  assert len(starts) > 10
   assert 2 not in {device for s in starts for device in s[:2]}

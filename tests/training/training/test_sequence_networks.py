@@ -135,7 +135,7 @@ def test_a_group_has_the_devices_of_its_members():
   expected = [[True] * 3, [False, False, True], [True] * 3]
   assert allowed[0].numpy().tolist() == expected
   noise = np.random.default_rng(0).gumbel(size=(50, 3, 3)).astype(np.float32)
-  chosen = network.decode({**given, "noise": noise}).numpy()
+  chosen = network.decode(**given, noise=noise).numpy()
   assert [len(set(column)) for column in chosen.T] == [3, 1, 3]
 
 
@@ -214,7 +214,7 @@ def placeto_logit(network, given, b, d):
 
 def test_placeto_equals_numpy():
   given, network = placeto_case(), placeto_network()
-  found = network.logits(given).numpy()
+  found = network.logits(**given).numpy()
   for b, step in enumerate(given["step"]):
     for d in range(3):
       if given["allowed"][step, d]:
@@ -227,5 +227,5 @@ def test_placeto_equals_numpy():
 def test_one_placeto_network_serves_any_sizes():
   network = placeto_network()
   for devices, count in [(2, 1), (3, 30), (7, 12)]:
-    found = network.logits(placeto_case(devices, count)).numpy()
+    found = network.logits(**placeto_case(devices, count)).numpy()
     assert found.shape == (6, devices) and np.isfinite(found).all()

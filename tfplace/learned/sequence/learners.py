@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
+from tfplace.learned import find_method
+from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import Exportable, PolicyInputs
 from tfplace.learned.sequence import features, placeto_features, samplers
 from tfplace.learned.sequence.networks import (
@@ -19,7 +21,6 @@ from tfplace.learned.sequence.networks import (
   HierarchicalNetwork,
   RnnConfig,
   RnnNetwork,
-  exportable,
 )
 from tfplace.learned.sequence.placeto_network import (
   PlacetoConfig,
@@ -42,11 +43,12 @@ class SequenceLearner(Learner):
   """Base learner: samples placements, evaluates them and updates the policy."""
 
   method_type: ClassVar[type] = ReinforceConfig
+  policy_type: ClassVar[Any]
   sampler_type: ClassVar[type[samplers.Sampler]]
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
-    self.policy = self._make_network()
+    self.policy = self.policy_type(self.sizes)
     self._optimizer = self._adam(self._method.learning_rate)
     self.imitation_optimizer = self._adam(config.imitation.learning_rate)
     self._reinforce, self._cross_entropy = (
@@ -70,10 +72,6 @@ class SequenceLearner(Learner):
     ]
 
   @abc.abstractmethod
-  def _make_network(self) -> Any:
-    """Builds the network of complete sizes."""
-
-  @abc.abstractmethod
   def _target(self, graph: int) -> dict[str, np.ndarray]:
     """Returns [B, ...] states and choices that produce the target."""
 
@@ -82,7 +80,16 @@ class SequenceLearner(Learner):
 
   def exportable(self) -> Exportable:
     """Returns the functions of the policy that `METHODS` names."""
-    return exportable(self._config.strategy, self.policy)
+    strategy = self._config.strategy
+    return Exportable(
+      strategy=strategy,
+      network=dataclasses.asdict(self.sizes),
+      variables=list(self.policy.variables),
+      functions={
+        name: as_function(getattr(self.policy, name), arguments)
+        for name, arguments in find_method(strategy).functions.items()
+      },
+    )
 
   def imitate(self, graph: int) -> float:
     smoothing = self._config.imitation.smoothing
@@ -96,7 +103,7 @@ class SequenceLearner(Learner):
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: samples and evaluates placements, updates."""
     task, config = self._tasks[graph], self._method
-    drawn = self._samplers[graph].draw(rng, config.samples, task.best)
+    drawn = self._samplers[graph].draw(rng, config.samples)
     every_us = task.evaluate(drawn.choices)
     reward = log_rewards(every_us[1:], task.baseline_us, _INFEASIBLE)
     taught = margins(tf.constant(reward), config.elite).numpy()
@@ -129,7 +136,7 @@ class SequenceLearner(Learner):
     smoothing: tf.Tensor,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     with tf.GradientTape() as tape:
-      kinds = self.policy.kinds(given)
+      kinds = self.policy.kinds(**given)
       policy = tf.add_n([kind.loss(advantages, smoothing) for kind in kinds])
       entropy = tf.add_n([kind.entropy() for kind in kinds]) / len(kinds)
       loss = policy - entropy_weight * entropy
@@ -141,26 +148,18 @@ class RnnLearner(SequenceLearner):
   """Learner with one kind of decision: the device of each group."""
 
   network_type: ClassVar[type] = RnnConfig
+  policy_type: ClassVar[Any] = RnnNetwork
   sampler_type: ClassVar[type[samplers.Sampler]] = samplers.RnnSampler
   max_decisions: ClassVar[int | None] = 512
 
   def _complete(self, sizes: Any) -> Any:
     """Fills in the op types of the tasks, unless types are given."""
-    # A graph that occurs in several tasks, at several sizes, counts once.
-    problems = {
-      id(t.decisions.problem): t.decisions.problem for t in self._tasks
-    }
-    types = sizes.types or features.commonest_types(problems.values())
+    problems = [task.decisions.problem for task in self._tasks]
+    types = sizes.types or features.commonest_types(problems)
     return dataclasses.replace(sizes, types=tuple(types))
 
   def _extract(self, task: Task) -> PolicyInputs:
     return features.extract(task.decisions, self.sizes.types)
-
-  def _make_network(self) -> Any:
-    return RnnNetwork(self.sizes)
-
-  def fingerprint(self) -> dict[str, Any]:
-    return {**super().fingerprint(), "types": list(self.sizes.types)}
 
   def _target(self, graph: int) -> dict[str, np.ndarray]:
     return {"choices": self._tasks[graph].target[None]}
@@ -170,6 +169,7 @@ class HierarchicalLearner(RnnLearner):
   """Learner with two kinds of decision: groups and their devices."""
 
   network_type: ClassVar[type] = HierarchicalConfig
+  policy_type: ClassVar[Any] = HierarchicalNetwork
   sampler_type: ClassVar[type[samplers.Sampler]] = samplers.HierarchicalSampler
   max_decisions: ClassVar[int | None] = None
 
@@ -178,9 +178,6 @@ class HierarchicalLearner(RnnLearner):
     ops = max(t.decisions.num_decisions for t in self._tasks)
     groups = sizes.groups or min(256, 20 * devices, ops)
     return dataclasses.replace(super()._complete(sizes), groups=groups)
-
-  def _make_network(self) -> HierarchicalNetwork:
-    return HierarchicalNetwork(self.sizes)
 
   def _target(self, graph: int) -> dict[str, np.ndarray]:
     target = self._tasks[graph].target
@@ -195,6 +192,7 @@ class PlacetoLearner(SequenceLearner):
   """
 
   network_type: ClassVar[type] = PlacetoConfig
+  policy_type: ClassVar[Any] = PlacetoNetwork
   sampler_type: ClassVar[type[samplers.Sampler]] = samplers.PlacetoSampler
   # An episode visits every group, and each visit observes all of them.
   max_decisions: ClassVar[int | None] = 512
@@ -202,13 +200,10 @@ class PlacetoLearner(SequenceLearner):
   def _extract(self, task: Task) -> PolicyInputs:
     return placeto_features.extract(task.decisions)
 
-  def _make_network(self) -> PlacetoNetwork:
-    return PlacetoNetwork(self.sizes)
-
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: parallel episodes, then an update."""
     task, config = self._tasks[graph], self._method
-    drawn = self._samplers[graph].draw(rng, config.samples, task.best)
+    drawn = self._samplers[graph].draw(rng, config.samples)
     placements = drawn.given["placements"]  # [1 + B, N + 1, N]
     times = [task.evaluate(rows) for rows in placements.swapaxes(0, 1)]
     every_us = np.stack(times, axis=1)

@@ -9,9 +9,7 @@ import dataclasses
 import tensorflow as tf
 
 from tfplace.learned import Signature
-from tfplace.learned.export import as_function
-from tfplace.learned.policy_format import Exportable
-from tfplace.learned.sequence import METHODS, features
+from tfplace.learned.sequence import features
 from tfplace.learned.sequence.reinforce import Choices
 from tfplace.learned.sequence.seq2seq import Seq2Seq
 
@@ -61,17 +59,17 @@ class RnnNetwork(tf.Module):
     self.config = config
     self._types = tf.keras.layers.Dense(_TYPE_UNITS, use_bias=False)
     self._seq2seq = Seq2Seq(config.units, is_bidirectional=False)
-    self.decode({**self._blank(), **blank(features.NOISE)})
+    self.decode(**self._blank(), **blank(features.NOISE))
 
   def _blank(self) -> Tensors:
     types = tf.zeros([1, len(self.config.types) + 1])
     return {**blank(features.SIGNATURE), "types": types}
 
-  def decode(self, given: Tensors) -> tf.Tensor:
+  def decode(self, **given: tf.Tensor) -> tf.Tensor:
     """Maps features and `noise` to [B, N] int32 devices."""
     return self._decoded(given, given["noise"])[0]
 
-  def kinds(self, given: Tensors) -> list[Choices]:
+  def kinds(self, **given: tf.Tensor) -> list[Choices]:
     """Computes logits of the `choices`, each given those before it."""
     choices, devices = given["choices"], tf.shape(given["device"])[0]
     shape = tf.concat([tf.shape(choices), [devices]], axis=0)
@@ -103,18 +101,18 @@ class HierarchicalNetwork(RnnNetwork):
     self._group = dense(config.groups)
     self._seq2seq = Seq2Seq(config.units, is_bidirectional=True)
     given = {**self._blank(), **blank(features.GROUPING)}
-    self.group_logits(given)
-    self.decode({**given, "noise": tf.zeros([1, config.groups, 1])})
+    self.group_logits(**given)
+    self.decode(**given, noise=tf.zeros([1, config.groups, 1]))
 
-  def group_logits(self, given: Tensors) -> tf.Tensor:
+  def group_logits(self, **given: tf.Tensor) -> tf.Tensor:
     """Maps features to [N, G] logits."""
     return self._group(self._grouper(self._embed(given)))
 
-  def kinds(self, given: Tensors) -> list[Choices]:
+  def kinds(self, **given: tf.Tensor) -> list[Choices]:
     """Computes logits of `grouping` and, given it, of the `choices`."""
-    grouping, logits = given["grouping"], self.group_logits(given)[None]
+    grouping, logits = given["grouping"], self.group_logits(**given)[None]
     groups = Choices(logits, grouping, tf.ones_like(logits[..., 0]))
-    (devices,) = super().kinds(given)
+    (devices,) = super().kinds(**given)
     _, _, members = self.groups(given)
     filled = tf.cast(members > 0, tf.float32)
     return [groups, dataclasses.replace(devices, weight=filled)]
@@ -179,23 +177,3 @@ def blank(signature: Signature) -> Tensors:
     name: tf.zeros([size or 1 for size in shape], dtype)
     for name, (shape, dtype) in signature.items()
   }
-
-
-def exportable(strategy: str, network: tf.Module) -> Exportable:
-  """Exports the methods of a network that are named in `METHODS`."""
-
-  def exported(
-    name: str, arguments: Signature
-  ) -> tf.types.experimental.PolymorphicFunction:
-    method = getattr(network, name)
-    return as_function(lambda **given: method(given), arguments)
-
-  return Exportable(
-    strategy=strategy,
-    network=dataclasses.asdict(network.config),
-    variables=list(network.variables),
-    functions={
-      name: exported(name, arguments)
-      for name, arguments in METHODS[strategy].functions.items()
-    },
-  )

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.errors import PlacementError
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.learned.placer import PolicyPlacer
@@ -40,7 +39,7 @@ class RnnPlacer(PolicyPlacer):
       return
     sizes = policy.decisions(self._most)
     every = [
-      (decisions, self._sampler_of(policy, decisions))
+      (decisions, self._sampler_of(policy, decisions, tracker))
       for decisions in decisions_at(problem, sizes)
     ]
     first: np.ndarray | None = None
@@ -50,25 +49,25 @@ class RnnPlacer(PolicyPlacer):
       if turn < len(every):
         rows = sampler.draw(rng, 0).choices
       else:
-        left = tracker.left.max_evaluations
-        best = tracker.best and decisions.to_choices(tracker.best[0])
-        samples = _SAMPLES if left is None else min(left, _SAMPLES)
-        rows = sampler.draw(rng, samples, best).choices[1:]
+        left = tracker.left.max_evaluations or _SAMPLES
+        rows = sampler.draw(rng, min(left, _SAMPLES)).choices[1:]
       devices = decisions.to_devices(rows)
       first = devices[0] if first is None else first
-      _offer_all(tracker, devices)
+      tracker.offer_all(devices)
     if tracker.best is None and first is not None:
       offer_like(tracker, GroupGraph(problem), first)
 
   def _sampler_of(
-    self, policy: policies.Policy, decisions: Decisions
+    self, policy: policies.Policy, decisions: Decisions, tracker: Tracker
   ) -> samplers.Sampler:
     tensors = self._extract(policy, decisions).tensors().values()
 
     def run(name: str, *more: np.ndarray) -> np.ndarray:
       return policy.run(name, [*tensors, *more])
 
-    return self._sampler(run, decisions, decisions.groupings)
+    return self._sampler(
+      run, decisions, decisions.groupings, lambda: tracker.is_done
+    )
 
   def _extract(
     self, policy: policies.Policy, decisions: Decisions
@@ -96,12 +95,3 @@ class PlacetoPlacer(RnnPlacer):
     self, policy: policies.Policy, decisions: Decisions
   ) -> PolicyInputs:
     return placeto_features.extract(decisions)
-
-
-def _offer_all(tracker: Tracker, rows: np.ndarray) -> None:
-  try:
-    tracker.offer_all(rows)
-  # A transfer has no link; other samples may not need it.
-  except PlacementError:
-    for devices in rows if len(rows) > 1 else ():
-      _offer_all(tracker, devices[None])

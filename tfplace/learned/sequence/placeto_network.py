@@ -73,9 +73,9 @@ class PlacetoNetwork(tf.Module):
     )
     self._speed = tf.Variable(_SPEED_WEIGHT, name="speed")
     signature = {**placeto_features.SIGNATURE, **placeto_features.STATE}
-    self.logits(blank(signature))
+    self.logits(**blank(signature))
 
-  def logits(self, given: Tensors) -> tf.Tensor:
+  def logits(self, **given: tf.Tensor) -> tf.Tensor:
     """Computes the logits of each episode's current group.
 
     Args:
@@ -93,12 +93,11 @@ class PlacetoNetwork(tf.Module):
     logits = score - self._speed * tf.gather(given["slower"], step)
     return tf.where(tf.gather(given["allowed"], step), logits, NEVER)
 
-  def kinds(self, given: Tensors) -> list[Choices]:
+  def kinds(self, **given: tf.Tensor) -> list[Choices]:
     """Computes logits of the `action`, one decision per state."""
-    logits = self.logits(given)[:, None]
-    return [
-      Choices(logits, given["action"][:, None], tf.ones_like(logits[..., 0]))
-    ]
+    action = given.pop("action")[:, None]
+    logits = self.logits(**given)[:, None]
+    return [Choices(logits, action, tf.ones_like(logits[..., 0]))]
 
   def observe(self, given: Tensors) -> tf.Tensor:
     """Returns [N, B, D, 6] group features relative to each device."""

@@ -32,6 +32,7 @@ class Sampler(abc.ABC):
     run: Calls a function of the policy on this graph, by its name and its
       arguments besides the features.
     groupings: Groupings of decisions that share noise, see `shared_noise`.
+    is_over: Whether to end episodes early.
   """
 
   def __init__(
@@ -39,8 +40,10 @@ class Sampler(abc.ABC):
     run: Callable[..., np.ndarray],
     decisions: Decisions,
     groupings: Sequence[np.ndarray] = (),
+    is_over: Callable[[], bool] = lambda: False,
   ) -> None:
     self._run = run
+    self._is_over = is_over
     self._groupings = groupings
     self._allowed = allowed = decisions.allowed
     time_us = np.where(allowed, decisions.time_us, np.inf)
@@ -53,24 +56,14 @@ class Sampler(abc.ABC):
     return self._fast.argmax(axis=1).astype(np.int32)
 
   @abc.abstractmethod
-  def draw(
-    self,
-    rng: np.random.Generator,
-    samples: int,
-    best: np.ndarray | None = None,
-  ) -> Drawn:
-    """Draws placements; `best` is the best one so far, [N]."""
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+    """Draws the most probable placement, then samples."""
 
 
 class RnnSampler(Sampler):
   """Draws the device of each decision, in sequence."""
 
-  def draw(
-    self,
-    rng: np.random.Generator,
-    samples: int,
-    best: np.ndarray | None = None,
-  ) -> Drawn:
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
     count, devices = self._allowed.shape
     noise = decoding_noise(rng, samples, count, devices, self._groupings)
     choices = self._run("decode", noise)
@@ -80,12 +73,7 @@ class RnnSampler(Sampler):
 class HierarchicalSampler(Sampler):
   """Draws the group of each decision, then the device of each group."""
 
-  def draw(
-    self,
-    rng: np.random.Generator,
-    samples: int,
-    best: np.ndarray | None = None,
-  ) -> Drawn:
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
     logits = self._run("group_logits")
     grouping = greedy_and_samples(logits, samples, rng)
     groups, number = logits.shape[1], self._allowed.shape[1]
@@ -110,23 +98,16 @@ class HierarchicalSampler(Sampler):
 class PlacetoSampler(Sampler):
   """Plays episodes, each of which re-places one group after another.
 
-  All episodes of a batch begin alike: from the best placement so far or from a
-  random one.
+  All episodes of a batch begin alike, at random on fastest devices. Without
+  samples, the episode begins on the first of them.
   """
 
-  def draw(
-    self,
-    rng: np.random.Generator,
-    samples: int,
-    best: np.ndarray | None = None,
-  ) -> Drawn:
-    start = self.fastest
-    if samples and best is not None and rng.random() < 0.5:
-      start = best
-    elif samples:
-      (start,) = self.random(1, rng)
-    path = [np.tile(start, (1 + samples, 1)).astype(np.int32)]
-    for step in range(len(start)):
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+    start = self.random(1, rng) if samples else self.fastest[None]
+    path = [np.repeat(start, 1 + samples, axis=0)]
+    for step in range(start.shape[1]):
+      if self._is_over():
+        break
       now = np.full(1 + samples, step, np.int32)
       logits = self._run("logits", path[-1], now)
       noise = rng.gumbel(size=logits.shape)
