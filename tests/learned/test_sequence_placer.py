@@ -11,7 +11,7 @@ import pytest
 import tfplace
 from tests.testing.extra_train import needs_extra_train
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import Simulator, errors
+from tfplace import Simulator
 from tfplace.learned.decisions import decisions_at
 from tfplace.learned.sequence import placers
 from tfplace.placers import Budget, get_placer
@@ -100,25 +100,11 @@ def test_samples_follow_the_most_probable_placement(
 
 
 @each
-def test_a_policy_serves_another_graph_on_more_devices(policies, strategy):
+def test_a_policy_serves_other_sizes_without_keras_2(policies, strategy):
   problem = problem_of(random_graph(25, seed=1), gpus(4))
   result = place(policies, strategy, problem, 60)
   assert result.evaluation.feasible
   assert len(set(result.placement.devices.tolist())) > 1
-
-
-def test_runs_in_a_process_that_trains_nothing(policies, problem):
   assert os.environ.get("TF_USE_LEGACY_KERAS") != "1"
-  place(policies, "rnn", problem)
-  import keras
-
-  assert keras.__version__.startswith("3.")
   training = "tf_agents", "tensorflow_gnn", "tensorflow_probability", "tf_keras"
   assert not [name for name in training if name in sys.modules]
-
-
-def test_a_policy_of_another_strategy_is_refused(policies, problem):
-  with pytest.raises(errors.TrainingError, match="'rnn', not 'hierarchical'"):
-    get_placer("hierarchical", str(policies / "rnn")).place(
-      problem, Simulator(problem), Budget(10.0), 0
-    )

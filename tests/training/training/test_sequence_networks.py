@@ -85,16 +85,6 @@ def test_decoding_maximizes_the_references_logits(is_bidirectional):
   np.testing.assert_allclose(again, logits, atol=1e-6)
 
 
-def test_logits_depend_on_earlier_choices_only():
-  model, (x, device, allowed, noise) = seq2seq_case(True)
-  choices = np.zeros((2, STEPS), np.int32)
-  every = []
-  for choices[0, 3] in (0, 1):
-    every.append(model(x, device, allowed | True, noise, choices)[1].numpy()[0])
-  assert (every[0][:4] == every[1][:4]).all()
-  assert (every[0][4:] != every[1][4:]).any(axis=-1).all()
-
-
 def hierarchy():
   problem = problem_of(
     random_graph(12, seed=4, cpu_only=True), gpus(2, cpu=True)
@@ -139,13 +129,13 @@ def test_a_group_has_the_devices_of_its_members():
   assert [len(set(column)) for column in chosen.T] == [3, 1, 3]
 
 
-def placeto_case(devices=3, count=COUNT, number=6, **cluster):
-  graph = random_graph(count, 1, cpu_only=True)
-  problem = problem_of(graph, gpus(devices - 1, cpu=True, **cluster))
+def placeto_case(number=6):
+  graph = random_graph(COUNT, 1, cpu_only=True)
+  problem = problem_of(graph, gpus(2, cpu=True))
   seen = placeto_features.extract(group_decisions(problem))
   rng = np.random.default_rng(0)
-  step = rng.integers(0, count, number).astype(np.int32)
-  step[:2] = 0, count - 1  # No ancestors; no descendants.
+  step = rng.integers(0, COUNT, number).astype(np.int32)
+  step[:2] = 0, COUNT - 1  # No ancestors; no descendants.
   noise = rng.random((number, *seen.allowed.shape))
   placement = np.where(seen.allowed, noise, -1).argmax(-1).astype(np.int32)
   return {**seen.tensors(), "placement": placement, "step": step}
@@ -222,10 +212,3 @@ def test_placeto_equals_numpy():
         assert found[b, d] == pytest.approx(expected, rel=1e-3, abs=1e-4)
       else:
         assert found[b, d] == NEVER
-
-
-def test_one_placeto_network_serves_any_sizes():
-  network = placeto_network()
-  for devices, count in [(2, 1), (3, 30), (7, 12)]:
-    found = network.logits(**placeto_case(devices, count)).numpy()
-    assert found.shape == (6, devices) and np.isfinite(found).all()

@@ -13,7 +13,6 @@ import tensorflow_probability as tfp  # noqa: E402
 from tf_agents.agents import tf_agent  # noqa: E402
 from tf_agents.agents.ppo import ppo_clip_agent, ppo_utils  # noqa: E402
 from tf_agents.networks import network  # noqa: E402
-from tf_agents.networks.utils import BatchSquash  # noqa: E402
 from tf_agents.specs import tensor_spec  # noqa: E402
 from tf_agents.trajectories import (  # noqa: E402
   policy_step,
@@ -22,7 +21,6 @@ from tf_agents.trajectories import (  # noqa: E402
 )
 
 __all__ = [
-  "BatchSquash",
   "network",
   "policy_step",
   "ppo_clip_agent",
