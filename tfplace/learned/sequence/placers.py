@@ -66,7 +66,7 @@ class RnnPlacer(PolicyPlacer):
       return policy.run(name, [*tensors, *more])
 
     return self._sampler(
-      run, decisions, decisions.groupings, lambda: tracker.is_done
+      run, decisions, is_placing=True, is_over=lambda: tracker.is_done
     )
 
   def _extract(

@@ -1,7 +1,7 @@
 """Samples of a policy on one graph, in training and in placers (NumPy only)."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,8 @@ class Sampler(abc.ABC):
   Args:
     run: Calls a function of the policy on this graph, by its name and its
       arguments besides the features.
-    groupings: Groupings of decisions that share noise, see `shared_noise`.
+    is_placing: Whether the samples are to place, not to learn from: decisions
+      of a coarse group share noise, see `Decisions.groupings`.
     is_over: Whether to end episodes early.
   """
 
@@ -39,12 +40,12 @@ class Sampler(abc.ABC):
     self,
     run: Callable[..., np.ndarray],
     decisions: Decisions,
-    groupings: Sequence[np.ndarray] = (),
+    is_placing: bool = False,
     is_over: Callable[[], bool] = lambda: False,
   ) -> None:
     self._run = run
     self._is_over = is_over
-    self._groupings = groupings
+    self._decisions, self._is_placing = decisions, is_placing
     self._allowed = allowed = decisions.allowed
     time_us = np.where(allowed, decisions.time_us, np.inf)
     least = time_us.min(axis=1, keepdims=True, initial=np.inf)
@@ -65,7 +66,8 @@ class RnnSampler(Sampler):
 
   def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
     count, devices = self._allowed.shape
-    noise = decoding_noise(rng, samples, count, devices, self._groupings)
+    groupings = self._decisions.groupings if self._is_placing else ()
+    noise = decoding_noise(rng, samples, count, devices, groupings)
     choices = self._run("decode", noise)
     return Drawn(choices, {"choices": choices})
 
