@@ -21,11 +21,9 @@ STRATEGIES = ("rnn", "hierarchical", "placeto")
 each = pytest.mark.parametrize("strategy", STRATEGIES)
 TRAIN = """
 import sys
-import tensorflow as tf
 import tfplace
 from tfplace.learned.train.config import Request
 from tfplace.learned.train.trainer import finish, open_trainer
-tf.config.run_functions_eagerly(True)
 problem = tfplace.Problem(
   tfplace.load_graph(sys.argv[1] + "/g.json"),
   tfplace.load_cluster(sys.argv[1] + "/c.json"),
@@ -34,7 +32,7 @@ for strategy in sys.argv[2:]:
   folder = sys.argv[1] + "/" + strategy
   request = Request(
     checkpoint_dir=folder + ".c", export_dir=folder, strategy=strategy,
-    iterations=1, imitation_steps=1, samples=2, max_decisions=(5, 10, None),
+    iterations=0, imitation_steps=0, max_decisions=(5, 10, None),
   )
   trainer = open_trainer([problem], request)
   trainer.run()
@@ -50,7 +48,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory, problem):
-  """A folder with the policies, barely trained in a process of their own."""
+  """A folder with untrained policies, made in a process of their own."""
   folder = tmp_path_factory.mktemp("policies")
   tfplace.save_graph(problem.graph, folder / "g.json")
   tfplace.save_cluster(problem.cluster, folder / "c.json")

@@ -61,8 +61,8 @@ def config_of(strategy, seed=0, iterations=0, **reinforce):
     iterations=iterations,
     seed=seed,
     strategy=strategy,
-    checkpoint_every=2,
+    checkpoint_every=1,
     network=NETWORKS[strategy],
     method=dataclasses.replace(chosen, **reinforce),
-    imitation=ImitationConfig(steps=2, learning_rate=1e-2),
+    imitation=ImitationConfig(steps=1, learning_rate=1e-2),
   )

@@ -115,16 +115,16 @@ def test_imitation_learns_the_target(strategy):
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, strategy):
   def run(iterations, folder):
     config = config_of(strategy, iterations=iterations, samples=3)
-    trainer = Trainer(tasks_of(4), config, checkpoint_dir=tmp_path / folder)
+    trainer = Trainer(tasks_of(3), config, checkpoint_dir=tmp_path / folder)
     trainer.run()
     return trainer.history, [
       v.numpy() for v in trainer.learner.policy.variables
     ]
 
-  whole = run(4, "whole")
-  run(2, "stopped")
-  history, weights = run(4, "stopped")
-  assert history == whole[0] and len(history[0]) == 4
+  whole = run(2, "whole")
+  run(1, "stopped")
+  history, weights = run(2, "stopped")
+  assert history == whole[0] and len(history[0]) == 2
   for resumed, expected in zip(weights, whole[1], strict=True):
     np.testing.assert_array_equal(resumed, expected)
 

@@ -129,7 +129,7 @@ def test_a_group_has_the_devices_of_its_members():
   assert [len(set(column)) for column in chosen.T] == [3, 1, 3]
 
 
-def placeto_case(number=6):
+def placeto_case(number=3):
   graph = random_graph(COUNT, 1, cpu_only=True)
   problem = problem_of(graph, gpus(2, cpu=True))
   seen = placeto_features.extract(group_decisions(problem))
