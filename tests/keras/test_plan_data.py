@@ -1,4 +1,4 @@
-"""A plan as plain data: made, wished for, printed, edited, applied later."""
+"""A plan as plain data: wished for, printed, drawn, edited, applied later."""
 
 import json
 import re
@@ -10,11 +10,14 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
+from tests.testing.html_pages import bars_of, page_of
+from tests.testing.slow import slow
 from tfplace.core import Problem
 from tfplace.cost import op_graph
 from tfplace.errors import (
   ApplyError,
   ExtractionError,
+  FormatError,
   InfeasibleError,
   TfplaceError,
 )
@@ -25,13 +28,12 @@ from tfplace.report.explain.layers import find_layers
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 
 
-def _plan(kind="two_inputs", **options):
-  model = at.build(kind)
+def plan_of(kind="two_inputs", **options):
   options = {"strategy": "m_etf", "batch_size": at.BATCH, **options}
-  return model, tfplace.plan_model(model, at.linked(), **options)
+  return tfplace.plan_model(at.build(kind), at.linked(), **options)
 
 
-def _devices(plan, layer):
+def devices_of(plan, layer):
   """Devices of the ops, gradients and variables of a layer."""
   return {
     device
@@ -41,16 +43,19 @@ def _devices(plan, layer):
 
 
 def test_planning_alone_leaves_the_model_as_it_was():
-  model, plan = _plan()
+  model = at.build("two_inputs")
+  plan = tfplace.plan_model(
+    model, at.linked(), strategy="m_etf", batch_size=at.BATCH
+  )
   assert len(plan.devices) > 1
   assert not hasattr(model, "placement")
   assert {v.value.device for v in model.variables} == {CPUS[0]}
-  expected = at.unplaced("two_inputs")[:3]
-  np.testing.assert_array_equal(at.losses(model, "two_inputs", 3), expected)
+  expected = at.unplaced("two_inputs")
+  np.testing.assert_array_equal(at.losses(model, "two_inputs"), expected)
 
 
 def test_a_plan_is_applied_as_object_file_and_json_alike(tmp_path):
-  _, plan = _plan()
+  plan = plan_of()
   plan.save(tmp_path / "p.json")
   content = json.loads((tmp_path / "p.json").read_text())
   data = json.loads(json.dumps(dict(plan.assignments)))
@@ -58,15 +63,20 @@ def test_a_plan_is_applied_as_object_file_and_json_alike(tmp_path):
     model = tfplace.place_model(at.build("two_inputs"), placement=given)
     assert model.placement.assignments == plan.assignments
     assert model.get_layer("first").kernel.value.device in plan.devices
+  edited = {**plan.layers, "second": "CPU:2"}
+  model = tfplace.place_model(at.build("two_inputs"), placement=edited)
+  with at.recorded() as ran:
+    at.losses(model, "two_inputs", 1)
+  assert at.devices_of(ran, "second") == {"CPU:2"}
 
 
 def test_a_printed_plan_names_every_device_with_its_layers():
-  _, plan = _plan(keep_together=["first", "second", "last"])
+  plan = plan_of(keep_together=["first", "second", "last"])
   lines = str(plan).splitlines()
   assert lines[0] == plan.message
   assert list(plan.layers) == ["first", "second", "joined", "last"]
   for layer in ("first", "second", "last"):
-    (device,) = _devices(plan, layer)
+    (device,) = devices_of(plan, layer)
     assert plan.layers[layer] == device
   shown = {line.split()[0]: line for line in lines if line.startswith("CPU:")}
   assert {at.LOCAL + name for name in shown} >= set(plan.devices)
@@ -78,6 +88,38 @@ def test_a_printed_plan_names_every_device_with_its_layers():
   for note in plan.notes:
     assert f"- {note}" in lines and note[-1] == "." and not note[0].islower()
   assert lines[-1].startswith("- Planned in ")
+
+
+def test_a_plan_is_shown_in_notebooks_and_plotted(tmp_path):
+  plan = plan_of()
+  text = plan._repr_html_()
+  page = page_of(text)
+  assert page.words[0].lower() == plan.message.lower()
+  names = [row.name for row in plan.device_rows]
+  assert [row[0] for row in page.rows[1:]] == names and len(names) > 1
+  assert set(plan.notes) <= set(page.words)
+  bars, svg = bars_of(text)
+  assert len(bars) > 10
+  assert all(name in "".join(svg.itertext()) for name in names)
+  path = tmp_path / "step.png"
+  figure = plan.plot(path)
+  assert path.stat().st_size and figure._repr_png_()
+  tracks, memory = figure.axes
+  labels = [label.get_text() for label in tracks.get_yticklabels()]
+  assert all(any(label.startswith(n) for label in labels) for n in names)
+  assert len(memory.lines) >= len(names)
+  with pytest.raises(FormatError, match=r"a timeline is one of \.png"):
+    plan.plot(tmp_path / "step.gif")
+
+
+def test_a_plan_of_layers_shows_their_devices():
+  model = tfplace.place_model(at.build("dense"), placement=at.SPLIT)
+  page = page_of(model.placement._repr_html_())
+  devices = {layer: at.LOCAL + name for layer, name in at.SPLIT.items()}
+  assert dict(page.rows[1:]) == devices
+  assert "svg" not in page.tags
+  with pytest.raises(ApplyError, match="'net' was not planned with costs"):
+    model.placement.plot()
 
 
 def _twins():
@@ -97,7 +139,7 @@ def _twins():
   return model
 
 
-@pytest.mark.parametrize("kind", ["twins", "lstm", "conv_norm"])
+@pytest.mark.parametrize("kind", ["twins", slow("lstm")])
 def test_a_plan_and_its_explanation_name_the_users_layers(kind):
   model = _twins() if kind == "twins" else at.build(kind)
   sample = None if kind == "twins" else at.batch(kind)
@@ -121,34 +163,22 @@ def test_a_plan_and_its_explanation_name_the_users_layers(kind):
   assert not {n for n in explained - known if re.sub(r"_\d+$", "", n) in known}
 
 
-def test_an_edited_plan_of_layers_is_followed():
-  _, plan = _plan()
-  edited = {**plan.layers, "second": "CPU:2"}
-  model = tfplace.place_model(at.build("two_inputs"), placement=edited)
-  expected = at.unplaced("two_inputs")
-  with at.recorded() as ran:
-    got = at.losses(model, "two_inputs")
-  np.testing.assert_allclose(got, expected, atol=1e-5)
-  assert at.devices_of(ran, "second") == {"CPU:2"}
-
-
-@pytest.mark.parametrize("kind", ["two_inputs", "subclassed"])
+@pytest.mark.parametrize("kind", ["two_inputs", slow("subclassed")])
 def test_what_is_kept_together_is_on_one_device(kind):
   sample = at.batch(kind)
-  _, apart = _plan(kind, sample=sample)
-  assert len(_devices(apart, "first")) > 1  # of BiasAddGrad and the rest
-  _, plan = _plan(kind, sample=sample, keep_together=["fi*t"])
-  assert len(_devices(plan, "first")) == 1
-  _, plan = _plan(kind, sample=sample, keep_together=[["first", "last"]])
-  assert len(_devices(plan, "first") | _devices(plan, "last")) == 1
+  apart = plan_of(kind, sample=sample)
+  assert len(devices_of(apart, "first")) > 1  # of BiasAddGrad and the rest
+  plan = plan_of(kind, sample=sample, keep_together=["fi*t"])
+  assert len(devices_of(plan, "first")) == 1
+  plan = plan_of(kind, sample=sample, keep_together=[["first", "last"]])
+  assert len(devices_of(plan, "first") | devices_of(plan, "last")) == 1
   assert len(plan.devices) > 1
-
-
-def test_ops_outside_of_layers_are_kept_together_by_pattern():
   pattern = "gradient_tape/*"
-  _, plan = _plan(keep_together=[pattern])
+  plan = plan_of(kind, sample=sample, keep_together=[pattern])
   found = {d for n, d in plan.assignments.items() if n.startswith(pattern[:-1])}
   assert len(found) == 1
+  with pytest.raises(ApplyError, match=r"'frist'.* did you mean 'first'"):
+    plan_of(kind, sample=sample, keep_together=["frist"])
 
 
 def test_slots_are_planned_beside_their_variables():
@@ -170,15 +200,19 @@ def test_slots_are_planned_beside_their_variables():
 
 
 def test_max_memory_divides_what_would_stay():
-  _, free = _plan(strategy="single")
+  free = plan_of(strategy="single")
   need = free.evaluation.peak_memory_bytes[CPUS[0]]
   limits = {f"CPU:{i}": 0.8 * need for i in range(3)}
-  _, plan = _plan(strategy="auto", budget_s=2, max_memory=limits)
+  plan = plan_of(strategy="auto", budget_s=1, max_memory=limits)
   assert not plan.one_device and plan.single_device is None
   assert "no single device has the memory" in plan.message
   assert max(plan.evaluation.peak_memory_bytes.values()) <= 0.8 * need
+  # A device of no memory holds nothing.
+  plan = plan_of(max_memory={"CPU:0": 0})
+  assert plan.evaluation.peak_memory_bytes[CPUS[0]] == 0
+  assert len(plan.devices) > 1
   with pytest.raises(InfeasibleError):
-    _plan(max_memory=dict.fromkeys(limits, "1KB"))
+    plan_of(max_memory=dict.fromkeys(limits, "1KB"))
 
 
 def test_a_step_too_large_whole_is_compared_in_microbatches():
@@ -198,119 +232,11 @@ def test_a_step_too_large_whole_is_compared_in_microbatches():
 
 
 def test_a_batch_size_that_nobody_gave_is_told():
-  options = {"strategy": "m_etf", "budget_s": 1}
-  plan = tfplace.plan_model(at.build("dense"), "v100x2", **options)
+  plan = plan_of("dense", batch_size=None)
   assert " per training step of 32 examples " in plan.message
   (note,) = [note for note in plan.notes if "default of 32 examples" in note]
   assert "batch_size" in note
-  given = tfplace.plan_model(
-    at.build("dense"), "v100x2", batch_size=32, **options
-  )
-  assert "default of 32" not in str(given)
-
-
-@pytest.mark.parametrize("strategy", ["auto", "m_etf", "annealing"])
-def test_a_device_of_no_memory_holds_nothing(strategy):
-  options = {"strategy": strategy, "budget_s": 1}
-  _, plan = _plan("dense", **options, max_memory={"CPU:0": 0})
-  assert plan.evaluation.peak_memory_bytes[CPUS[0]] == 0
-  assert len(plan.devices) > 1
-  nothing = {f"CPU:{i}": 0 for i in range(3)}
-  with pytest.raises(InfeasibleError):
-    _plan("dense", **options, max_memory=nothing)
-
-
-@pytest.mark.parametrize(
-  ("options", "said"),
-  [
-    ({"max_memory": {"GPU:7": 1}}, "GPU:7"),
-    ({"max_memory": {None: 1}}, "None names no devices"),
-    ({"max_memory": {"CPU:0": "1 gb"}}, "'1 gb' is no memory size"),
-    ({"max_memory": {"CPU:0": "ten"}}, "'ten' is no memory size"),
-    ({"max_memory": {"CPU:0": None}}, "None is no memory size"),
-    ({"max_memory": {"CPU:0": -1}}, "-1 is no memory size"),
-    ({"max_memory": {"CPU:0": float("nan")}}, "nan is no memory size"),
-    ({"max_memory": {"CPU:0": [1]}}, r"\[1\] is no memory size"),
-    ({"max_memory": {"CPU:0": True}}, "True is no memory size"),
-    ({"max_memory": {"CPU:0": 10**400}}, r"10+\.\.\.0+ is no memory size"),
-    ({"keep_together": ["frist"]}, "'frist'.* did you mean 'first'"),
-    ({"keep_together": [3]}, "keep_together takes"),
-    ({"keep_together": [[]]}, "keep_together takes"),
-  ],
-)
-def test_constraints_that_mean_nothing_are_named(options, said):
-  with pytest.raises(TfplaceError, match=said):
-    _plan(**options)
-
-
-def test_constraints_and_a_given_placement_do_not_go_together():
-  with pytest.raises(ApplyError, match="max_memory is for planning"):
-    tfplace.place_model(
-      at.build("dense"), placement=at.SPLIT, max_memory={"CPU:0": 1}
-    )
-
-
-def test_a_plan_to_stay_leaves_the_model_alone():
-  model = at.build("dense")
-  slow = at.linked(bandwidth=1e-3, latency_us=1e6)
-  plan = tfplace.plan_model(model, slow, batch_size=at.BATCH, budget_s=1)
-  assert plan.one_device
-  model = tfplace.place_model(model, placement=plan)
-  assert model.placement is plan and model.supports_jit
-  with at.recorded() as ran:
-    at.losses(model, "dense", 1)
-  assert {node.device for node in ran} == {"CPU:0"}
-
-
-def _placed_as(model, other):
-  devices = [variable.value.device for variable in other.weights]
-  assert len(set(devices)) > 1
-  return [variable.value.device for variable in model.weights] == devices
-
-
-def _trained():
-  """A subclassed model, its variables made by its first step."""
-  model = at.build("subclassed")
-  at.losses(model, "subclassed", 1)
-  return model
-
-
-def test_a_plan_fits_a_subclassed_model_saved_and_loaded(tmp_path):
-  model = _trained()
-  model.save(tmp_path / "m.keras")
-  _, placement = at.unit_placement(model, "subclassed")
-  placement.save(tmp_path / "p.json")
-  tfplace.place_model(model, placement=placement)
-  for plan in (placement, tmp_path / "p.json"):
-    loaded = keras.models.load_model(tmp_path / "m.keras")
-    # net/first/kernel is first/kernel by now: that is Keras's doing.
-    paths = {variable.path for variable in model.weights}
-    assert not paths & {variable.path for variable in loaded.weights}
-    tfplace.place_model(loaded, placement=plan)
-    assert _placed_as(loaded, model)
-    assert np.isfinite(at.losses(loaded, "subclassed", 1)).all()
-  _, placement = at.unit_placement(loaded, "subclassed", seed=1)
-  tfplace.place_model(loaded, placement=placement)
-  assert _placed_as(
-    tfplace.place_model(_trained(), placement=placement), loaded
-  )
-
-
-def test_a_plan_of_a_model_with_other_names_is_refused(tmp_path):
-  _, plan = _plan("dense")
-  plan.save(tmp_path / "p.json")
-  stranger = keras.Sequential(
-    [keras.Input((6,)), keras.layers.Dense(3, name="else")], name="net"
-  )
-  for given in (plan, tmp_path / "p.json"):
-    with pytest.raises(ApplyError, match="'net/else/kernel'"):
-      tfplace.place_model(stranger, placement=given)
-  # As plain data it may lack what it likes; the step tells.
-  other = {f"other/{name}": device for name, device in plan.assignments.items()}
-  other["net_1/first_1/MatMul"] = CPUS[1]
-  model = tfplace.place_model(at.build("dense"), placement=other)
-  with pytest.raises(ApplyError, match=r"names 1 of the ops .*'other/"):
-    at.losses(model, "dense", 1)
+  assert "default of 32" not in str(plan_of("dense", batch_size=32))
 
 
 def test_sequences_of_any_length_are_planned_with_a_sample():
@@ -342,54 +268,48 @@ def test_sequences_of_any_length_are_planned_with_a_sample():
   got = tfplace.place_model(model, placement=plan).fit(batches(), verbose=0)
   np.testing.assert_allclose(got.history["loss"], expected, atol=1e-5)
   assert {v.value.device for v in model.variables} & set(CPUS[1:])
+  for sample in ("text", (1, 2)):
+    with pytest.raises(ExtractionError, match="must be a batch of arrays x"):
+      tfplace.plan_model(model, at.linked(), sample=sample)
 
 
-def _jit_model(jit_compile):
-  keras.utils.set_random_seed(7)
-  model = at.dense("net")
-  model.compile(at.sgd(), "mse", jit_compile=jit_compile)
-  return model
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_xla_is_kept_where_the_model_stays_on_one_device(early):
+@pytest.mark.parametrize("is_early", [True, slow(False)])
+def test_xla_is_kept_where_the_model_stays_on_one_device(is_early):
   # Planned in the middle of the first fit; compiled before or after placing.
   x, y = at.batch("dense")
-  slow, fast = at.linked(bandwidth=1e-3, latency_us=1e6), at.linked()
-  for cluster, strategy, jit in (
-    (slow, "single", True),
-    (fast, "m_etf", False),
-  ):
-    model = _jit_model(True)
-    tfplace.place_model(model, cluster, strategy=strategy)
-    if not early:
+  for strategy, jit in (("single", True), ("m_etf", False)):
+    model = at.build("dense", compiled=not is_early)
+    if is_early:
       model.compile(at.sgd(), "mse", jit_compile=True)
-    losses = model.fit(x, y, epochs=4, verbose=0, shuffle=False).history["loss"]
+    tfplace.place_model(model, at.linked(), strategy=strategy)
+    if not is_early:
+      model.compile(at.sgd(), "mse", jit_compile=True)
+    losses = model.fit(x, y, epochs=3, verbose=0, shuffle=False).history["loss"]
     assert model.jit_compile is jit and model.supports_jit is jit
-    expected = _jit_model(False).fit(x, y, epochs=4, verbose=0, shuffle=False)
-    np.testing.assert_allclose(losses, expected.history["loss"], atol=1e-5)
+    np.testing.assert_allclose(losses, at.unplaced("dense"), atol=1e-5)
 
 
 def test_a_plan_goes_on_where_a_device_is_gone(tmp_path):
-  model, old = _plan()
+  old = plan_of()
   old.save(tmp_path / "p.json")
   whole = at.linked()
-  left = tfplace.Cluster(
-    "left",
-    whole.devices[:2],
-    tuple(k for k in whole.links if CPUS[2] not in (k.src, k.dst)),
-  )
+  links = [k for k in whole.links if CPUS[2] not in (k.src, k.dst)]
+  left = tfplace.Cluster("left", whole.devices[:2], tuple(links))
   for start in (old, str(tmp_path / "p.json"), old.assignments):
     plan = tfplace.plan_model(
-      model, left, batch_size=at.BATCH, budget_s=1, init_placement=start
+      at.build("two_inputs"),
+      left,
+      batch_size=at.BATCH,
+      budget_s=0.3,
+      init_placement=start,
     )
     assert set(plan.devices) <= set(CPUS[:2])
     assert len(plan.assignments) == len(old.assignments)
 
 
-def test_a_start_is_for_searches_and_one_split():
-  model = at.build("two_inputs")
-  for options, text in (
+@pytest.mark.parametrize(
+  ("options", "said"),
+  [
     ({"strategy": "heft"}, "annealing, ordered and auto can"),
     ({"microbatches": "auto"}, "init_placement is of a step"),
     ({"init_placement": {}}, "a placement is a Placement"),
@@ -397,7 +317,9 @@ def test_a_start_is_for_searches_and_one_split():
       {"init_placement": {"order": "zz", "assignments": {"x": CPUS[0]}}},
       "order: 'zz' is not one of arrival, rank",
     ),
-  ):
-    given = {"init_placement": {"x": CPUS[0]}, **options}
-    with pytest.raises(TfplaceError, match=text):
-      tfplace.plan_model(model, at.linked(), batch_size=at.BATCH, **given)
+  ],
+)
+def test_a_start_is_for_searches_and_one_split(options, said):
+  given = {"strategy": "auto", "init_placement": {"x": CPUS[0]}, **options}
+  with pytest.raises(TfplaceError, match=said):
+    plan_of(**given)

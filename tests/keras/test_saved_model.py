@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfplace
 from tests.testing import placed_models as at
+from tests.testing.slow import slow
 from tfplace.bin import place
 from tfplace.core import Cluster, Device, Link, Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import trace_saved_model
 from tfplace.extraction.safety import safe_loading
-from tfplace.formats import save_cluster
+from tfplace.formats import results, save_cluster
 from tfplace.keras import write_placed_saved_model
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
@@ -55,7 +55,7 @@ def _inputs(kind):
   return [tf.constant(part) for part in (x if isinstance(x, list) else [x])]
 
 
-@pytest.mark.parametrize("kind", ["two_inputs", "lstm", "conv_norm"])
+@pytest.mark.parametrize("kind", ["two_inputs", "lstm", slow("conv_norm")])
 def test_it_serves_the_same_outputs_on_the_planned_devices(kind, tmp_path):
   source = _export(kind, tmp_path)
   placement, output = _place(source)
@@ -69,13 +69,10 @@ def test_it_serves_the_same_outputs_on_the_planned_devices(kind, tmp_path):
     assert node.device == planned, node
   assert {node.device for node in ran} == {"CPU:0", "CPU:1", "CPU:2"}
   assert len({v.device for v in loaded.variables}) > 1
-
-
-def test_without_options_only_reads_of_variables_are_elsewhere(tmp_path):
-  source = _export("two_inputs", tmp_path)
-  placement, output = _place(source)
-  expected, _, _ = _serve(source, _inputs("two_inputs"))
-  got, ran, loaded = _serve(output, _inputs("two_inputs"))
+  if kind != "two_inputs":
+    return
+  # Without options, only reads of variables are elsewhere.
+  got, ran, loaded = _serve(output, _inputs(kind))
   for key, value in expected.items():
     np.testing.assert_allclose(got[key], value, atol=1e-6)
   assert {v.device for v in loaded.variables} == {CPUS[0]}
@@ -226,10 +223,6 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
   with pytest.raises(ApplyError, match="No space left"):
     _place(source)
   assert sorted(os.listdir(tmp_path)) == ["in"]
-
-
-def test_what_is_there_is_not_overwritten(tmp_path):
-  source = _export("dense", tmp_path)
   (tmp_path / "out").mkdir()
   with pytest.raises(ApplyError, match="already exists"):
     _place(source)
@@ -273,7 +266,7 @@ def test_the_command_writes_a_model_that_serves_as_placed(tmp_path, capsys):
   ]
   assert place.run(flags) == 0
   _, ran, _ = _serve(output, _inputs("two_inputs"), HEEDING)
-  content = at.read_json(plan)["assignments"]
+  content = results.load_assignments(plan)
   assert set(content.values()) == {CPUS[0], CPUS[1]}
   assert len({d for n, d in content.items() if "first_1" in n}) == 1
   for node in ran:
@@ -281,21 +274,3 @@ def test_the_command_writes_a_model_that_serves_as_placed(tmp_path, capsys):
       assert at.LOCAL + node.device == content[node.name]
   assert place.run(flags) == 1
   assert "is a folder" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-  ("flag", "said"),
-  [
-    ("--max_memory=CPU:9=1GiB", "CPU:9"),
-    ("--max_memory=CPU:0", "GPU:0=8GiB"),
-    ("--keep_together=nothing/like/it", "nothing/like/it"),
-  ],
-)
-def test_bad_constraints_get_one_line(flag, said, tmp_path, capsys):
-  path = str(tmp_path / "g.json")
-  problem = at.random_placement(at.trace_keras(at.build("dense"), 4)).problem
-  tfplace.save_graph(problem.graph, path)
-  flags = [f"--graph={path}", f"--cluster={_cluster(tmp_path)}", flag]
-  assert place.run(flags) == 1
-  (line,) = capsys.readouterr().err.strip().splitlines()
-  assert said in line

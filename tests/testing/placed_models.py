@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import re
 
 import keras
@@ -25,8 +24,9 @@ from tfplace.extraction.structure import skeleton
 from tfplace.plan.local_devices import local_cluster
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
-STEPS = 20
+STEPS = 3
 BATCH = 8
+EXAMPLES = 22  # of which the third batch has 6
 
 
 def dense(name):
@@ -79,30 +79,6 @@ def lstm(name):
   )
 
 
-def gru(name):
-  return keras.Sequential(
-    [
-      keras.Input((5, 4)),
-      layers.GRU(7, name="first"),
-      layers.Dense(8, name="second"),
-      layers.Dense(3, name="last"),
-    ],
-    name=name,
-  )
-
-
-def embedding(name):
-  return keras.Sequential(
-    [
-      keras.Input((5,), dtype="int32"),
-      layers.Embedding(20, 6, name="first"),
-      layers.GlobalAveragePooling1D(name="second"),
-      layers.Dense(3, name="last"),
-    ],
-    name=name,
-  )
-
-
 def two_inputs(name):
   left = keras.Input((6,), name="left")
   right = keras.Input((4,), name="right")
@@ -148,8 +124,6 @@ MODELS = {
   "conv_norm": (conv_norm, adam),
   "dropout": (dropout, adam),
   "lstm": (lstm, adam),
-  "gru": (gru, sgd),
-  "embedding": (embedding, adam),
   "two_inputs": (two_inputs, sgd),
   "subclassed": (Subclassed, adam),
 }
@@ -169,14 +143,11 @@ def build(kind, compiled=True, **options):
 
 def batch(kind):
   rng = np.random.default_rng(3)
-  shapes = {"conv_norm": (8, 8, 3), "lstm": (5, 4), "gru": (5, 4)}
   y = rng.normal(size=(BATCH, 3)).astype("float32")
-  if kind == "embedding":
-    return rng.integers(0, 20, (BATCH, 5)).astype("int32"), y
   if kind == "two_inputs":
     x = [rng.normal(size=(BATCH, n)).astype("float32") for n in (6, 4)]
     return x, y
-  shape = shapes.get(kind, (6,))
+  shape = {"conv_norm": (8, 8, 3), "lstm": (5, 4)}.get(kind, (6,))
   return rng.normal(size=(BATCH, *shape)).astype("float32"), y
 
 
@@ -293,6 +264,85 @@ def handles(placement):
   return [name for name, kind in pairs if kind == "VarHandleOp"]
 
 
-def read_json(path):
-  with open(path, encoding="utf-8") as file:
-    return json.load(file)
+def masked_lstm():
+  return keras.Sequential(
+    [
+      keras.Input((7,), dtype="int32"),
+      layers.Embedding(11, 5, mask_zero=True, name="first"),
+      layers.LSTM(6, return_sequences=True, name="second"),
+      layers.Dense(3, name="last"),
+    ],
+    name="net",
+  )
+
+
+def convolutional():
+  return keras.Sequential(
+    [
+      keras.Input((6, 6, 2)),
+      layers.Conv2D(64, 3, padding="same", activation="relu", name="first"),
+      layers.Conv2D(64, 3, padding="same", activation="relu", name="second"),
+      layers.Flatten(),
+      layers.Dense(3, name="last"),
+    ],
+    name="net",
+  )
+
+
+# Models whose fits of several batches are compared, and the shape of outputs.
+FITTED = {
+  "dense": (lambda: dense("net"), (3,)),
+  "masked_lstm": (masked_lstm, (7, 3)),
+  "convolutional": (convolutional, (3,)),
+}
+
+
+def examples(name):
+  """Inputs and targets of 22 examples."""
+  rng = np.random.default_rng(0)
+  y = rng.normal(size=(EXAMPLES, *FITTED[name][1])).astype("float32")
+  if name == "masked_lstm":
+    return rng.integers(0, 11, size=(EXAMPLES, 7)), y
+  shape = (6, 6, 2) if name == "convolutional" else (6,)
+  return rng.normal(size=(EXAMPLES, *shape)).astype("float32"), y
+
+
+def build_fitted(function):
+  """The compiled model of a name in `FITTED` or a function, same weights."""
+  keras.utils.set_random_seed(7)
+  model = (FITTED[function][0] if function in FITTED else function)()
+  model.compile(adam(), "mse", metrics=["mae"], jit_compile=False)
+  return model
+
+
+def fitted(model, name, epochs=1, batch_size=BATCH):
+  """The history of a fit, and the weights at the end."""
+  history = model.fit(
+    *examples(name),
+    batch_size=batch_size,
+    epochs=epochs,
+    shuffle=False,
+    verbose=0,
+  )
+  return history.history, model.get_weights()
+
+
+@functools.cache
+def unplaced_fit(name):
+  """`fitted` of the model of that name, on which nothing is placed."""
+  return fitted(build_fitted(name), name)
+
+
+def assert_same(found, expected, share=1e-5):
+  """Losses and metrics to 1e-5, weights to a share of the largest one."""
+  for name, values in expected[0].items():
+    np.testing.assert_allclose(found[0][name], values, rtol=1e-5)
+  for mine, theirs in zip(found[1], expected[1], strict=True):
+    atol = share * max(np.abs(theirs).max(), 1e-3)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+
+
+def split_placement(model, microbatches, seed=0):
+  """A random placement of the split step on all devices."""
+  traced = trace_keras(model, BATCH, microbatches=microbatches)
+  return random_placement(traced, seed)

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-import os
 import re
 from typing import Any
 
@@ -18,7 +17,6 @@ from tfplace.errors import ApplyError, TfplaceError
 from tfplace.keras import planning, progress, state
 from tfplace.keras.controller import Controller, controller_of
 from tfplace.keras.step_clock import StepClock
-from tfplace.keras.summaries import PlacementSummaries
 from tfplace.plan import replanning
 from tfplace.plan.plan import Plan
 from tfplace.plan.replanning import LiveRun, ReplanConfig
@@ -53,14 +51,6 @@ class PlacementTrial:
   error: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Started:
-  """A trial that is running: the plan before it, and its steps."""
-
-  previous: Plan
-  before: LiveRun
-
-
 class PlacementCallback(keras.callbacks.Callback):
   """Plans a placed model again from the steps of its training.
 
@@ -76,10 +66,11 @@ class PlacementCallback(keras.callbacks.Callback):
   only. Random ops without a seed generator of Keras begin anew then.
 
       model = tfplace.place_model(model)
-      model.fit(..., callbacks=[tfplace.PlacementCallback(log_dir="logs")])
+      model.fit(..., callbacks=[tfplace.PlacementCallback()])
 
   Each epoch's logs gain `step_time_ms`, the median step time including the wait
-  for input; NaN if no step was timed.
+  for input; NaN if no step was timed. Keras' `History` and `TensorBoard` record
+  it; list `TensorBoard` after this callback.
 
   Attributes:
     trials: the ended trials, as `PlacementTrial`s.
@@ -89,7 +80,6 @@ class PlacementCallback(keras.callbacks.Callback):
     self,
     every: str | int = "epoch",
     *,
-    log_dir: str | os.PathLike[str] | None = None,
     budget_s: float = 5.0,
     seed: int = 0,
     verbose: str | int = "auto",
@@ -99,9 +89,6 @@ class PlacementCallback(keras.callbacks.Callback):
     Args:
       every: when to plan again: after each "epoch", after a number of epochs
         such as 2, or after a number of steps such as "100 steps".
-      log_dir: directory for TensorBoard, which gains the run "placement" with
-        step time, and predicted and measured peak memory per device, in bytes
-        and as a share of its limit. None writes nothing.
       budget_s: time limit of one search, in seconds, for which training waits.
       seed: seed of the search.
       verbose: 1 prints each change; "auto" prints on a terminal.
@@ -115,7 +102,6 @@ class PlacementCallback(keras.callbacks.Callback):
     check_budget(budget_s)
     self._config = ReplanConfig(budget_s, check_count("seed", seed, 0))
     self._verbose = progress.check_verbose(verbose)
-    self._summaries = _summaries(log_dir)
     self._clock = StepClock()
     self._since = 0  # Epochs or steps since the last review.
     self._plan: Plan | None = None  # The plan in force at the last look.
@@ -125,10 +111,8 @@ class PlacementCallback(keras.callbacks.Callback):
     """Forgets what is known of another plan."""
     self._problem: Problem | None = None  # With the costs before any refit.
     self._runs: dict[bytes, LiveRun] = {}  # Latest run of each placement.
-    self._trial: _Started | None = None
+    self._before: LiveRun | None = None  # The previous placement, in a trial.
     self._searched: LiveRun | None = None  # When nothing was found.
-    # The step before the last rollback, and the placement that was slower.
-    self._lost: tuple[LiveRun, bytes] | None = None
     self._rest = self._failures = 0
 
   def on_train_begin(self, logs: Any = None) -> None:
@@ -154,7 +138,7 @@ class PlacementCallback(keras.callbacks.Callback):
     """Times the step before, and judges or plans between steps."""
     self._clock.begin(batch)
     self._look()
-    if self._trial is not None:
+    if self._before is not None:
       times = self._clock.step_us
       if len(times) >= _TRIAL_STEPS and sum(times) >= _TRIAL_US:
         self._judge()
@@ -172,12 +156,9 @@ class PlacementCallback(keras.callbacks.Callback):
     """Judges a trial of few steps, and reports the epoch."""
     self._pause()
     self._look()
-    epoch_us, plan = self._clock.epoch_us, self._plan
     if logs is not None:
-      logs["step_time_ms"] = epoch_us / 1e3
-    if self._summaries is not None and plan is not None:
-      self._summaries.write(plan, epoch_us, self._steps())
-    if self._trial is not None and len(self._clock.step_us) >= _LEAST_STEPS:
+      logs["step_time_ms"] = self._clock.epoch_us / 1e3
+    if self._before is not None and len(self._clock.step_us) >= _LEAST_STEPS:
       self._judge()
     if not self._is_in_steps:
       self._since += 1
@@ -185,7 +166,7 @@ class PlacementCallback(keras.callbacks.Callback):
   def on_train_end(self, logs: Any = None) -> None:
     """Takes a placement back that was not judged."""
     self._look()
-    if self._trial is not None:
+    if self._before is not None:
       self._judge()
 
   def _pause(self) -> None:
@@ -225,12 +206,11 @@ class PlacementCallback(keras.callbacks.Callback):
     self._look()
     plan = self._plan
     few = len(self._clock.step_us) < _LEAST_STEPS
-    if plan is None or self._problem is None or self._trial is not None or few:
+    if plan is None or self._problem is None or self._before is not None or few:
       return
     self._since = 0
     run = LiveRun(_placement(plan), self._clock.step_us)
     self._clock.restart(is_traced=False)
-    self._doubt(run)
     last = self._runs.pop(run.key, None)
     self._runs[run.key] = run  # The last one is in force.
     if self._rest > 0:
@@ -247,9 +227,8 @@ class PlacementCallback(keras.callbacks.Callback):
       )
       if found is None:
         self._searched = run
-        self._say("planned again, and found nothing faster", logging.DEBUG)
       else:
-        self._start(plan, run, found)
+        self._start(run, found)
     except Exception as error:  # Training goes on whatever happens here.
       self._failed()
       self._clock.restart(is_traced=True)
@@ -258,20 +237,7 @@ class PlacementCallback(keras.callbacks.Callback):
         logging.WARNING,
       )
 
-  def _doubt(self, run: LiveRun) -> None:
-    """Lets the slower placement be tried again if the host changed its speed.
-
-    Args:
-      run: the previous placement, timed again after a rollback.
-    """
-    if self._lost is None:
-      return
-    before, slower = self._lost
-    if not replanning.is_same(run, before, self._config):
-      self._runs.pop(slower, None)
-    self._lost = None
-
-  def _start(self, plan: Plan, run: LiveRun, found: Plan) -> None:
+  def _start(self, run: LiveRun, found: Plan) -> None:
     """Puts a new plan in force and starts its trial."""
 
     failed = LiveRun(_placement(found), (math.inf,))  # Until it ran.
@@ -288,7 +254,7 @@ class PlacementCallback(keras.callbacks.Callback):
 
     self._controller.try_plan(planning.to_apply(found), first_step_failed)
     self._plan = self._controller.plan
-    self._trial = _Started(plan, run)
+    self._before = run
     self._clock.restart(is_traced=True)
     self._say(
       f"takes {format_us(run.median_us)} per step, and tries a placement that"
@@ -297,31 +263,25 @@ class PlacementCallback(keras.callbacks.Callback):
 
   def _judge(self) -> None:
     """Keeps the new placement if it is faster, or takes it back."""
-    trial, plan = self._trial, self._plan
-    assert trial is not None and plan is not None
-    times, before = self._clock.step_us, trial.before
-    enough = len(times) >= _LEAST_STEPS
-    run = LiveRun(_placement(plan), times if enough else (math.nan,))
-    kept = enough and replanning.is_faster(run, before, self._config)
-    self._runs[run.key] = run
-    if not enough:
+    before, plan = self._before, self._plan
+    assert before is not None and plan is not None
+    times = self._clock.step_us
+    is_enough = len(times) >= _LEAST_STEPS
+    run = LiveRun(_placement(plan), times if is_enough else (math.nan,))
+    kept = is_enough and replanning.is_faster(run, before, self._config)
+    if is_enough:
+      self._runs[run.key] = run
+    else:
       del self._runs[run.key]
-    if kept:
-      self._controller.end_trial()
-    else:
-      self._controller.replace_plan(trial.previous)
-      self._plan = self._controller.plan
-      self._lost = before, run.key
+    self._controller.end_trial(kept)
+    self._plan = self._controller.plan
     self._end(before, run, kept)
-    was = format_us(before.median_us)
-    if not enough:
-      self._say("goes back to its previous placement, since training ended")
-    else:
-      verdict = "keeps the new" if kept else "goes back to its previous"
-      self._say(
-        f"{verdict} placement: {format_us(run.median_us)} measured per step"
-        f" instead of {was}"
-      )
+    verdict = "keeps the new" if kept else "goes back to its previous"
+    why = ", since training ended"
+    if is_enough:
+      why = f": {format_us(run.median_us)} measured per step"
+      why += f" instead of {format_us(before.median_us)}"
+    self._say(f"{verdict} placement{why}")
 
   def _end(
     self, before: LiveRun, run: LiveRun, kept: bool, error: str = ""
@@ -331,7 +291,7 @@ class PlacementCallback(keras.callbacks.Callback):
       self._steps(), before.median_us, run.median_us, kept, error
     )
     self.trials.append(ended)
-    self._trial = self._searched = None
+    self._before = self._searched = None
     self._clock.restart(is_traced=not kept)
     if kept:
       self._rest = self._failures = 0
@@ -344,11 +304,10 @@ class PlacementCallback(keras.callbacks.Callback):
     self._rest = min(2**self._failures - 1, _MOST_REST)
 
   def _say(self, text: str, level: int = logging.INFO) -> None:
-    text = f"model {self.model.name!r}: {text}"
-    verbose = self._verbose if level >= logging.INFO else 0
-    if level == logging.WARNING and not verbose:
-      verbose = progress.LOGGED  # Failures are told in any case.
-    progress.print_or_log(text, verbose, level)
+    # Failures are told in any case.
+    is_failure = level == logging.WARNING
+    verbose = self._verbose or (progress.LOGGED if is_failure else 0)
+    progress.print_or_log(f"model {self.model.name!r}: {text}", verbose, level)
 
 
 def _placement(plan: Plan) -> Placement:
@@ -372,14 +331,3 @@ def _parsed(every: Any) -> tuple[int, bool]:
     f"every is {every!r:.60}; it must be 'epoch', a number of epochs such as 2,"
     " or a number of steps such as '100 steps'"
   )
-
-
-def _summaries(log_dir: Any) -> PlacementSummaries | None:
-  if log_dir is None:
-    return None
-  if not isinstance(log_dir, str | os.PathLike) or not os.fspath(log_dir):
-    raise TfplaceError(
-      f"log_dir is {log_dir!r:.60}; it must be a directory for TensorBoard, or"
-      " None"
-    )
-  return PlacementSummaries(log_dir)

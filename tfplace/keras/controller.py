@@ -11,8 +11,8 @@ import functools
 import gc
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Set
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -41,19 +41,9 @@ _ONE_DEVICE = "No jit_compile: XLA would put all ops on one device."
 _MERGED = "No jit_compile: XLA would merge activations with their clones."
 
 
-class Planner(Protocol):
-  """Callable that plans one step of a model."""
-
-  def __call__(self, kind: str, data: Any) -> Plan:
-    """Plans a step.
-
-    Args:
-      kind: kind of the step, one of `KINDS`.
-      data: one batch in the form that the step takes, or None.
-
-    Returns:
-      The plan, without a device map if the model stays unplaced.
-    """
+# Plans a step of one of `KINDS` on a batch in the form that the step takes, or
+# None. The plan has no device map if the model stays unplaced.
+Planner: TypeAlias = Callable[[str, Any], Plan]
 
 
 class Controller:
@@ -69,7 +59,7 @@ class Controller:
     self._model = model
     self._planner = planner
     self._settled: dict[int, Any] = {}  # The variables in their final place.
-    self._homes: dict[int, tuple[Any, str]] = {}  # Moved variables, from where.
+    self._moved: dict[int, Any] = {}  # The variables that a plan moved.
     self._busy = False
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
     self._own = {n: v for n, v in vars(model).items() if n in (*_STEPS, "fit")}
@@ -188,7 +178,7 @@ class Controller:
       self._leave_host()
       self._go_home()
     else:
-      self._move(devices.named_devices(self._model, plan.device_map))
+      self._move(devices.variable_devices(self._model, plan.device_map))
 
   def replace_plan(self, plan: Plan) -> None:
     """Puts another plan in force between two steps, also during `fit`.
@@ -211,16 +201,14 @@ class Controller:
     interrupted or fails.
 
     Args:
-      plan: plan of the training step.
+      plan: plan of the training step; another one is in force.
       on_failure: called with the error of the first step.
 
     Raises:
       Exception: the plan cannot be put in force; the previous one is.
     """
-    previous = self.plan
-    if previous is None:
-      raise ApplyError(f"model {self._model.name!r} has no plan to replace")
-    values = state.values(self._model)
+    previous, values = self.plan, state.values(self._model)
+    assert previous is not None
 
     def restore() -> None:
       self.replace_plan(previous)
@@ -234,8 +222,10 @@ class Controller:
     self._previous = previous
     self._guard_first_step(restore, on_failure)
 
-  def end_trial(self) -> None:
-    """Keeps the plan in force after `try_plan`."""
+  def end_trial(self, is_kept: bool) -> None:
+    """Keeps the plan in force after `try_plan`, or the previous one."""
+    if self._previous is not None and not is_kept:
+      self.replace_plan(self._previous)
     self._previous = None
 
   def _guarded(self, fit: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,8 +236,7 @@ class Controller:
       try:
         return fit(*args, **kwargs)
       except BaseException:
-        if self._previous is not None:
-          self.replace_plan(self._previous)
+        self.end_trial(is_kept=False)
         raise
 
     return guarded_fit
@@ -295,8 +284,10 @@ class Controller:
     if self._devices is None or self._is_settled():
       return
     with self._own_steps():
-      found = devices.traced_devices(
-        self._model, self._devices, self._steps[kind], data
+      found = devices.variable_devices(
+        self._model,
+        self._devices,
+        lambda: state.traced(self._steps[kind], data),
       )
     self._move(found)
     self._leave_host()
@@ -336,18 +327,13 @@ class Controller:
       self._busy = before
 
   def _move(self, found: dict[int, str]) -> None:
-    waiting = {id(v) for v in host_memory.waiting(self._model)}
     for variable in state.variables(self._model):
       device = found.get(id(variable))
       # An earlier traced function may hold the settled variables.
       if device is not None and id(variable) not in self._settled:
-        home = state.device_of(variable)
-        if id(variable) in waiting:
-          home = local_devices.default_device()
-        self._homes.setdefault(id(variable), (variable, home))
         state.move(variable, device)
         host_memory.stays_on_host(variable)
-        self._settled[id(variable)] = variable
+        self._moved[id(variable)] = self._settled[id(variable)] = variable
 
   def _leave_host(self) -> None:
     """Moves what waits in host memory to the default device."""
@@ -357,14 +343,13 @@ class Controller:
         host_memory.stays_on_host(variable)
 
   def _go_home(self) -> None:
-    """Moves variables back to where they were without a plan."""
-    homes = {key: home for key, (_, home) in self._homes.items()}
-    for slot, owner in state.slots(self._model):  # Created beside its owner.
-      if id(owner) in homes:
-        homes.setdefault(id(slot), homes[id(owner)])
+    """Moves what plans have moved to the default device."""
+    slots = state.slots(self._model)  # Created beside their owners.
+    also = {id(slot) for slot, owner in slots if id(owner) in self._moved}
     for variable in state.variables(self._model):
-      if id(variable) in homes:
-        state.move(variable, homes[id(variable)])
+      if id(variable) in self._moved or id(variable) in also:
+        state.move(variable, local_devices.default_device())
+    self._moved.clear()
 
   def _settle(self) -> None:
     for variable in state.variables(self._model):
@@ -377,29 +362,32 @@ class Controller:
   def _check_used(self, used: DeviceFunction) -> None:
     """Rejects a given plan of another model.
 
-    The step that `fit` traces contains nearly all ops of a matching plan.
+    The step that `fit` traces contains nearly all ops of a matching plan, apart
+    from loss and optimizer, which may have changed. Ops of called functions are
+    not visible in the graph; a plan lists them below the calling op.
     """
-    planned = self._devices
+    planned, model = self._devices, self._model.name
     if self.plan is None or self.plan.strategy != GIVEN or planned is None:
       return
-    graph = tf.compat.v1.get_default_graph()
-    there = {operation.name for operation in graph.get_operations()}
-    there.update(variable.path for variable in state.variables(self._model))
-    calls = {
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    calls = tuple(
       f"{operation.name}/"
-      for operation in graph.get_operations()
+      for operation in operations
       if operation.type in devices.LOOPS_AND_CALLS
-    }
-    judged = _judged(planned.ops, calls, self._model.name)
-    lacking = [name for name in judged if name not in there]
-    found = len(judged) - len(lacking)
-    if lacking and (not used.planned or found < _LEAST_FOUND * len(judged)):
+    )
+    names = [name for name in planned.ops if not name.startswith(calls)]
+    in_layers = re.compile(rf"(.*/)?{re.escape(model)}(_\d+)?/")
+    names = [name for name in names if in_layers.match(name)] or names
+    there = {operation.name for operation in operations}
+    there.update(variable.path for variable in state.variables(self._model))
+    lacking = [name for name in names if name not in there]
+    found = len(names) - len(lacking)
+    if lacking and (not used.planned or found < _LEAST_FOUND * len(names)):
       others = f" and {len(lacking) - 1} others" if lacking[1:] else ""
       raise ApplyError(
-        f"the placement names {found or 'none'} of the ops of model"
-        f" {self._model.name!r}, and {lacking[0]!r}{others}"
-        " that it does not have: it was made for another model, or for"
-        " one whose layers have other names",
+        f"the placement names {found or 'none'} of the ops of model {model!r},"
+        f" and {lacking[0]!r}{others} that it does not have: it was made for"
+        " another model, or for one whose layers have other names",
         op=lacking[0],
       )
 
@@ -444,27 +432,6 @@ class Controller:
   def _place_rest_of_trace(self) -> None:
     if self._devices is not None:
       devices.place_rest_of_trace(DeviceFunction(self._devices))
-
-
-def _judged(ops: Iterable[str], calls: Set[str], model: str) -> list[str]:
-  """Returns the planned ops that identify the model.
-
-  These are the ops of the plan's layers if it names any, because loss and
-  optimizer may have changed. Ops inside called functions are excluded, because
-  they are not visible in the graph of the step.
-  """
-  own = re.compile(rf"(.*/)?{re.escape(model)}(_\d+)?/")
-  seen = [name for name in ops if not _is_inside(name, calls)]
-  return [name for name in seen if own.match(name)] or seen
-
-
-def _is_inside(name: str, scopes: Set[str]) -> bool:
-  """Returns whether the op is in one of the scopes ("cond/"), at any depth.
-
-  The plan lists the ops of a called function under the name of the calling op.
-  """
-  ends = (i + 1 for i, letter in enumerate(name) if letter == "/")
-  return any(name[:end] in scopes for end in ends)
 
 
 def controller_of(model: keras.Model) -> Controller | None:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.errors import ExtractionError
+from tfplace.errors import ExtractionError, shown
 from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.microbatches.forward import forward_and_backward
 
@@ -54,7 +54,11 @@ def split_gradients(
       f" {model!r:.60}"
     )
   active = microbatched_step.active_step(model)
-  _check_compiled(model)
+  if not model.compiled:
+    raise ExtractionError(
+      f"split_gradients is given model {model.name!r}, which is not compiled:"
+      " give it the model whose train_step calls it, self"
+    )
   if forward is not None:
     forward = _checked(forward, model.name)
   if active is not None:
@@ -76,14 +80,6 @@ def split_gradients(
   return loss, gradients
 
 
-def _check_compiled(model: keras.Model) -> None:
-  if not model.compiled:
-    raise ExtractionError(
-      f"split_gradients is given model {model.name!r}, which is not compiled:"
-      " give it the model whose train_step calls it, self"
-    )
-
-
 def _checked(
   forward: Callable[[Any, Any, Any], Any], model: str
 ) -> Callable[[Any, Any, Any], tf.Tensor]:
@@ -102,24 +98,12 @@ def _checked(
   @functools.wraps(forward)
   def checked(x: Any, y: Any, sample_weight: Any) -> tf.Tensor:
     loss = forward(x, y, sample_weight)
-    wrong = None
-    if not tf.is_tensor(loss):
-      wrong = "None" if loss is None else f"{loss!r:.60} ({_type_name(loss)})"
-    elif not isinstance(loss, tf.Tensor):
-      wrong = f"a {_type_name(loss)}"
-    elif loss.shape.rank not in (0, None):
-      wrong = f"a tensor of shape {tuple(loss.shape)}"
-    elif not loss.dtype.is_floating:
-      wrong = f"a tensor of {loss.dtype.name}"
-    if wrong is not None:
+    is_tensor = isinstance(loss, tf.Tensor) and loss.dtype.is_floating
+    if not is_tensor or loss.shape.rank not in (0, None):
       raise ExtractionError(
-        f"{called} returned {wrong}; it must return the loss of its part of"
-        " the batch, a scalar tensor of floats"
+        f"{called} returned {shown(loss)}; it must return the loss of its part"
+        " of the batch, a scalar tensor of floats"
       )
     return loss
 
   return checked
-
-
-def _type_name(value: Any) -> str:
-  return type(value).__name__

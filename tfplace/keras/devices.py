@@ -209,86 +209,69 @@ def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
       vars(model)["call"] = before
 
 
-def named_devices(model: keras.Model, plan: DeviceMap) -> dict[int, str]:
-  """Returns the devices of the variables that the plan places by name.
+def variable_devices(
+  model: keras.Model,
+  plan: DeviceMap,
+  trace: Callable[[], Any] | None = None,
+) -> dict[int, str]:
+  """Returns the devices that a plan gives to variables.
 
-  The plan names the layer of a variable, or its path. The path is the name of
-  the variable's handle in an extracted graph. An optimizer slot that the plan
-  does not name gets the device of its variable.
+  The plan names the layer of a variable, or its path, which is the name of the
+  variable's handle in an extracted graph. If it names ops and some variables
+  have no device, the step is traced once: such a variable gets the device of
+  the first planned op that uses it, loops and calls last. An optimizer slot
+  that the plan does not name gets the device of its variable.
+
+  Args:
+    model: the model that owns the variables.
+    plan: the plan.
+    trace: traces the model's own step; None leaves out what requires it.
 
   Returns:
     Full device name by `id` of the variable.
   """
-  found = _from_layers(model, plan)
+  found = state.layer_devices(model, plan.layers)
   variables = state.variables(model)
   count = collections.Counter(variable.path for variable in variables)
   for variable in variables:
     device = plan.device_of_op(variable.path, "VarHandleOp")
     if device is not None and count[variable.path] == 1:
       found[id(variable)] = device
-  return _with_slots(model, found)
-
-
-def traced_devices(
-  model: keras.Model, plan: DeviceMap, step: Callable[..., Any], data: Any
-) -> dict[int, str]:
-  """Returns the devices of variables, also for plans without handles.
-
-  Extends `named_devices`: if the plan names ops and some variables have no
-  device, the function traces the step once. A variable without a device then
-  gets the device of a planned op that uses it.
-
-  Args:
-    model: the model that owns the variables.
-    plan: the plan.
-    step: the model's own step.
-    data: batch on which the step is traced.
-
-  Returns:
-    Full device name by `id` of the variable.
-  """
-  found = named_devices(model, plan)
-  if plan.ops and any(id(v) not in found for v in model.variables):
-    for key, device in _from_ops(model, plan, step, data).items():
-      found.setdefault(key, device)
-  return _with_slots(model, found)
-
-
-def _with_slots(model: keras.Model, found: dict[int, str]) -> dict[int, str]:
-  for slot, owner in state.slots(model):
-    if id(owner) in found:
-      found.setdefault(id(slot), found[id(owner)])
+  slots = list(state.slots(model))
+  found |= _of_slots(found, slots)
+  is_partial = any(id(v) not in found for v in model.variables)
+  if trace is not None and plan.ops and is_partial:
+    keys = {state.handle_key(v): id(v) for v in variables}
+    for key, device in _of_resources(plan, trace().graph).items():
+      if key in keys:
+        found.setdefault(keys[key], device)
+    found |= _of_slots(found, slots)
   return found
 
 
-def _from_layers(model: keras.Model, plan: DeviceMap) -> dict[int, str]:
-  if not plan.layers:
-    return {}
-  return state.layer_devices(model, plan.layers)
-
-
-def _from_ops(
-  model: keras.Model, plan: DeviceMap, step: Callable[..., Any], data: Any
+def _of_slots(
+  found: dict[int, str], slots: list[tuple[keras.Variable, Any]]
 ) -> dict[int, str]:
-  """Returns the device planned for the first op that uses each variable.
+  return {
+    id(slot): found[id(owner)]
+    for slot, owner in slots
+    if id(owner) in found and id(slot) not in found
+  }
 
-  Loops and calls come last.
-  """
-  traced = state.traced(step, data)
-  outer = {id(inner): source for source, inner in traced.graph.captures}
-  votes: dict[int, str] = {}
+
+def _of_resources(plan: DeviceMap, graph: Any) -> dict[int, str]:
+  """Returns the device planned for the first op on each captured resource."""
+  outer = {id(inner): id(source) for source, inner in graph.captures}
+  devices: dict[int, str] = {}
   ops = sorted(
-    traced.graph.get_operations(), key=lambda op: op.type in LOOPS_AND_CALLS
+    graph.get_operations(), key=lambda op: op.type in LOOPS_AND_CALLS
   )
   for op in ops:
     device = plan.device_of_op(op.name, op.type)
-    if device is None:
-      continue
-    for tensor in op.inputs:
+    for tensor in op.inputs if device else ():
       if tensor.dtype == tf.resource and id(tensor) in outer:
-        votes.setdefault(id(outer[id(tensor)]), device)
-  keys = {state.handle_key(v): v for v in state.variables(model)}
-  return {id(keys[key]): device for key, device in votes.items() if key in keys}
+        devices.setdefault(outer[id(tensor)], device)
+  return devices
 
 
 def check_layers(plan: DeviceMap, model: keras.Model) -> None:

@@ -49,25 +49,28 @@ def given_planner(
     TfplaceError: `read_devices` fails.
   """
   if isinstance(placement, Plan) and stays(placement):
+    joined = _joined(placement.microbatch_config, microbatches)
     plan = placement
-    joined = _joined(plan.microbatch_config, microbatches)
     if joined != plan.microbatch_config:
       plan = dataclasses.replace(plan, microbatch_config=joined)
-  else:
-    found = read_devices(placement, model)
-    found = dataclasses.replace(
-      found,
-      microbatches=_joined(found.microbatches, microbatches),
-      is_partial=_is_partial(found, model),
-    )
-    whole = placement.placement if isinstance(placement, Plan) else placement
-    plan = Plan(
-      model.name,
-      GIVEN,
-      placement=whole if isinstance(whole, Placement) else None,
-      microbatch_config=found.microbatches,
-      device_map=found,
-    )
+    return lambda kind, data: plan
+  found = read_devices(placement, model)
+  # A map of layers does not cover loss and metrics. A complete map of ops names
+  # all variables.
+  found = dataclasses.replace(
+    found,
+    microbatches=_joined(found.microbatches, microbatches),
+    is_partial=bool(found.layers)
+    or any(v.path not in found.ops for v in model.weights),
+  )
+  whole = placement.placement if isinstance(placement, Plan) else placement
+  plan = Plan(
+    model.name,
+    GIVEN,
+    placement=whole if isinstance(whole, Placement) else None,
+    microbatch_config=found.microbatches,
+    device_map=found,
+  )
   return lambda kind, data: plan
 
 
@@ -77,7 +80,6 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
   Raises:
     ApplyError: the plan and the request differ.
   """
-  allowed = own.allow_batch_statistics or asked.allow_batch_statistics
   same = (own.count, own.in_flight, own.sizes) == (
     asked.count,
     asked.in_flight,
@@ -86,27 +88,16 @@ def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
   if not (own.is_whole or asked.is_whole or same):
     raise ApplyError(
       f"the placement is of {own.words} with {own.in_flight} in flight, and"
-      f" {asked.words} with"
-      f" {asked.in_flight} are asked for: plan anew, or leave microbatches out"
+      f" {asked.words} with {asked.in_flight} are asked for: plan anew, or"
+      " leave microbatches out"
     )
-  microbatches = asked if own.is_whole else own
-  # A plan names each op that it recomputes.
-  recompute = asked.recompute if own.recompute.is_none else own.recompute
   return dataclasses.replace(
-    microbatches,
-    allow_batch_statistics=allowed,
-    recompute=recompute,
-  )
-
-
-def _is_partial(devices: DeviceMap, model: keras.Model) -> bool:
-  """Returns whether parts of the model have no device.
-
-  A map of layers does not cover loss and metrics. A complete map of ops names
-  all variables.
-  """
-  return bool(devices.layers) or any(
-    v.path not in devices.ops for v in model.weights
+    asked if own.is_whole else own,
+    allow_batch_statistics=(
+      own.allow_batch_statistics or asked.allow_batch_statistics
+    ),
+    # A plan names each op that it recomputes.
+    recompute=asked.recompute if own.recompute.is_none else own.recompute,
   )
 
 
@@ -137,19 +128,14 @@ def read_devices(placement: PlanLike, model: keras.Model) -> DeviceMap:
     own = _of_variables(found.ops, model)
     return dataclasses.replace(found, ops={**found.ops, **own})
   assignments = dict(assignments_of(placement))
-  if isinstance(placement, (str, os.PathLike)):
+  order: Sequence[str] = ()
+  if isinstance(placement, str | os.PathLike):
     assignments |= _of_variables(assignments, model)
-  turns = {name: turn for turn, name in enumerate(_op_order(placement))}
+    order = results.load_op_order(placement)
+  elif "assignments" in placement:
+    order = results.read_op_order(placement)
+  turns = {name: turn for turn, name in enumerate(order)}
   return dataclasses.replace(_from_mapping(assignments, model), turns=turns)
-
-
-def _op_order(placement: PlanLike) -> Sequence[str]:
-  """Returns the ops of a file or its content in order, see `read_op_order`."""
-  if isinstance(placement, (str, os.PathLike)):
-    return results.load_op_order(placement)
-  if isinstance(placement, Mapping) and "assignments" in placement:
-    return results.read_op_order(placement)
-  return ()
 
 
 def assignments_of(placement: PlanLike) -> Mapping[str, str]:

@@ -303,8 +303,7 @@ class FunctionPlacer:
       its name; every further placement creates a copy.
 
     Raises:
-      ApplyError: the library lacks the function, or the placement would divide
-        a function that XLA compiles.
+      ApplyError: the placement would divide a function that XLA compiles.
     """
     key = name, frozenset(devices.items())
     if key not in self._placed:
@@ -322,7 +321,6 @@ class FunctionPlacer:
       if len(path) > 1:
         calls = below.setdefault(path[0], collections.defaultdict(dict))
         calls[path[1]][path[2:]] = device
-    self._check_nodes(function, devices)
     for node in function.node_def:
       own = devices.get((node.name,))
       if own is not None:
@@ -359,8 +357,6 @@ class FunctionPlacer:
     return function
 
   def _check(self, name: str, devices: Mapping[NodePath, str]) -> None:
-    if name not in self._originals:
-      raise ApplyError(f"the graph calls function {name!r}, which it lacks")
     attributes = self._originals[name].attr
     used = sorted(set(devices.values()))
     if _COMPILED in attributes and attributes[_COMPILED].b and len(used) > 1:
@@ -370,16 +366,3 @@ class FunctionPlacer:
         " jit_compile",
         device=used[1],
       )
-
-  def _check_nodes(
-    self, function: Any, devices: Mapping[NodePath, str]
-  ) -> None:
-    names = {node.name for node in function.node_def}
-    for path, device in devices.items():
-      if path[0] not in names:
-        raise ApplyError(
-          f"function {function.signature.name!r} has no node {path[0]!r}, which"
-          f" is placed on {device}",
-          op=path[0],
-          device=device,
-        )

@@ -6,23 +6,30 @@ fit. Planning may build the model but does not change it otherwise.
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
 
 from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import with_max_memory
-from tfplace.core.microbatches import WHOLE
-from tfplace.errors import TfplaceError
+from tfplace.core.microbatches import (
+  WHOLE,
+  MicrobatchConfig,
+  check_in_flight,
+  is_auto,
+)
+from tfplace.core.recompute import NONE, recompute_config
+from tfplace.errors import ApplyError, TfplaceError
 from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import progress
 from tfplace.keras.controller import Planner
 from tfplace.keras.given_placement import stays
 from tfplace.keras.layer_groups import LayerGroup, check_groups
-from tfplace.keras.step_source import KerasSource, StepConfig
+from tfplace.keras.step_source import KerasSource, Request
 from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import SINGLE
@@ -31,47 +38,73 @@ from tfplace.plan.plan import seconds_phrase
 from tfplace.plan.sources import DEFAULT_COSTS, check_costs
 
 _MEASURED, _ESTIMATED = "measured", "estimated"
-# Seconds of running steps for their costs, per second of search; our choice.
-_MEASURE_SHARE = 0.25
-# The same of one step in the numeric check, which runs two or three.
-_CHECK_SHARE = 0.1
+_OF_CONFIG = ("strategy", "budget_s", "gap", "seed", "order", "dask")
+_OF_SEARCH = {
+  "strategy",
+  "order",
+  "dask",
+  "costs",
+  "max_memory",
+  "keep_together",
+}
+_NOT_PLANNED = "is for planning, and a placement that is given is not planned"
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """Checked arguments of `place_model` or `plan_model`.
+class PlanOptions(TypedDict, total=False):
+  """Keyword arguments of `place_model` and `plan_model`, described there."""
 
-  Attributes:
-    config: settings of planning.
-    step: the step, its cluster and costs.
-    limited: whether the user set memory limits, which also apply to a single
-      device.
-    verbose: 1 prints each stage.
-    is_what_if: whether the plan is not applied.
-  """
+  strategy: str
+  batch_size: int | None
+  budget_s: float
+  gap: float
+  seed: int
+  max_memory: Mapping[str, str | float] | None
+  keep_together: Iterable[LayerGroup]
+  verbose: str | int
+  costs: str | None
+  microbatches: int | Sequence[int] | str
+  max_in_flight: int | None
+  allow_batch_statistics: bool
+  recompute: str | Sequence[str | Sequence[str]]
+  order: str
+  check: bool
+  dask: str | None
 
-  config: PlanConfig
-  step: StepConfig
-  limited: bool = False
-  verbose: int = 0
-  is_what_if: bool = False
+
+def check_names(function: str, options: Iterable[str], *also: str) -> None:
+  """Raises TypeError for an option that `function` does not take."""
+  for name in options:
+    if name not in PlanOptions.__annotations__ and name not in also:
+      raise TypeError(f"{function}() has no keyword {name!r}")
+
+
+def check_nothing_to_plan(options: Mapping[str, Any]) -> None:
+  """Raises ApplyError for an option that a given placement does not take."""
+  for name, value in options.items():
+    if is_auto(value):
+      if name in ("microbatches", "recompute"):
+        raise ApplyError(f"{name}='auto' {_NOT_PLANNED}")
+    elif value and name in _OF_SEARCH:
+      raise ApplyError(f"{name} {_NOT_PLANNED}")
 
 
 def make_request(
+  model: keras.Model,
   cluster: ClusterLike | None,
-  config: PlanConfig,
+  options: Mapping[str, Any],
   *,
-  batch_size: int | None = None,
-  max_memory: Mapping[str, str | float] | None = None,
-  keep_together: Iterable[LayerGroup] = (),
-  verbose: str | int = "auto",
-  costs: str | None = None,
+  init_placement: Mapping[str, str] | None = None,
   is_what_if: bool = False,
 ) -> Request:
   """Creates a request and checks all that does not require a graph.
 
-  The arguments are those of `place_model`. With `is_what_if`, the plan is not
-  applied, and its devices need not belong to this process.
+  Args:
+    model: model to plan.
+    cluster: see `place_model`.
+    options: `PlanOptions`.
+    init_placement: placement from which the search starts, or None.
+    is_what_if: whether the plan is not applied. Its devices need not belong to
+      this process then.
 
   Raises:
     ApplyError: this process lacks a device.
@@ -79,36 +112,69 @@ def make_request(
       another argument is invalid.
   """
   described = find_cluster(cluster)
+  costs = options.get("costs")
   if costs is None:
     costs = _MEASURED if cluster is None else _ESTIMATED
   check_costs(costs, also=(_MEASURED, _ESTIMATED))
   if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
+  check = options.get("check", True)
+  if not isinstance(check, bool | np.bool_):
+    raise TfplaceError(f"check is {check!r:.60}; it must be True or False")
+  config = PlanConfig(
+    **{name: options[name] for name in _OF_CONFIG if name in options},
+    init_placement=init_placement,
+    microbatches=step_variant(model, options),
+    chooses_microbatches=is_auto(options.get("microbatches")),
+    chooses_recomputation=is_auto(options.get("recompute")),
+    compare=bool(check),
+  )
   config.check()
+  batch_size = options.get("batch_size")
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
-  model = DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs
-  if not isinstance(max_memory or {}, Mapping):
+  max_memory = options.get("max_memory") or {}
+  if not isinstance(max_memory, Mapping):
     raise TfplaceError(
       "max_memory is a mapping from devices to sizes, such as"
       f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
     )
-  if not isinstance(config.compare, bool | np.bool_):
-    raise TfplaceError(
-      f"check is {config.compare!r:.60}; it must be True or False"
-    )
-  step = StepConfig(
-    with_max_memory(described, max_memory or {}),
+  return Request(
+    config,
+    with_max_memory(described, max_memory),
     batch_size,
-    check_groups(keep_together),
-    model,
-    costs == _MEASURED,
-    _MEASURE_SHARE * config.budget_s,
-    _CHECK_SHARE * config.budget_s,
+    check_groups(options.get("keep_together", ())),
+    DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs,
+    is_measured=costs == _MEASURED,
+    is_limited=bool(max_memory),
     is_local=not (is_what_if and isinstance(cluster, str)),
+    is_what_if=is_what_if,
+    verbose=progress.check_verbose(options.get("verbose", "auto")),
   )
-  checked = progress.check_verbose(verbose)
-  return Request(config, step, bool(max_memory), checked, is_what_if)
+
+
+def step_variant(
+  model: keras.Model, options: Mapping[str, Any]
+) -> MicrobatchConfig:
+  """Returns the requested step variant; "auto" starts as the whole step.
+
+  Raises:
+    ExtractionError: the step is known to be impossible to split.
+  """
+  microbatches = options.get("microbatches", 1)
+  max_in_flight = options.get("max_in_flight")
+  config = MicrobatchConfig.of(
+    1 if is_auto(microbatches) else microbatches,
+    max_in_flight,
+    options.get("allow_batch_statistics", False),
+    recompute_config(options.get("recompute", NONE), may_choose=True),
+  )
+  config.check()
+  if max_in_flight is not None and not is_auto(microbatches):
+    check_in_flight(config)
+  if model.compiled and not config.is_whole:
+    microbatched_step.check_microbatches(model, config)
+  return config
 
 
 def planner(model: keras.Model, request: Request) -> Planner:
@@ -144,14 +210,13 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
       chooses_microbatches=False,
       chooses_recomputation=False,
     )
-  default = local_devices.default_device()
-  names = [device.name for device in request.step.cluster.devices]
+  names = [device.name for device in request.cluster.devices]
   is_free = (
-    request.limited
+    request.is_limited
     or config.chooses_variant
     or not config.microbatches.recompute.is_none
   )
-  if names == [default] and not is_free:
+  if names == [local_devices.default_device()] and not is_free:
     return Plan(
       model.name,
       SINGLE,
@@ -159,25 +224,21 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
       one_device=True,
       microbatch_config=config.microbatches,
     )
-  display = progress.StageDisplay(model.name, request.verbose)
-  show = Stages(display)
-  plan = make_plan(KerasSource(model, request.step, kind, data), config, show)
-  display.finish(f"model {model.name!r}: {seconds_phrase(show.seconds)}")
+  show = Stages(progress.stage_display(model.name, request.verbose))
+  plan = make_plan(KerasSource(model, request, kind, data), config, show)
+  text = f"model {model.name!r}: {seconds_phrase(show.seconds)}"
+  progress.print_or_log(text, request.verbose, logging.INFO)
   notes = [*plan.notes]
-  if request.step.is_local and not plan.one_device:
+  if request.is_local and not plan.one_device:
     notes += filter(None, [local_devices.shared_note(plan.devices)])
-  is_open = data is None and request.step.batch_size is None
+  is_open = data is None and request.batch_size is None
   is_open = is_open and inputs.static_batch_size(model) is None
-  if is_open and _has_default_batch(plan):
+  if is_open and plan.step and plan.step.batch_size == DEFAULT_BATCH_SIZE:
     notes.append(
       f"The batch has Keras' default of {DEFAULT_BATCH_SIZE} examples: give"
       " batch_size for another."
     )
   return dataclasses.replace(plan, notes=tuple(notes))
-
-
-def _has_default_batch(plan: Plan) -> bool:
-  return plan.step is not None and plan.step.batch_size == DEFAULT_BATCH_SIZE
 
 
 def _is_slower(plan: Plan) -> bool:

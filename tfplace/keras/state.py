@@ -19,31 +19,24 @@ KINDS = ("train", "test", "predict")  # of steps, and of their functions
 
 
 def optimizers(model: keras.Model) -> list[Any]:
-  """Returns the optimizers of `model`, including those inside wrappers."""
-  found: list[Any] = []
-  waiting = _optimizers_of(model)
-  while waiting:
-    optimizer = waiting.pop(0)
-    if not any(optimizer is other for other in found):
-      found.append(optimizer)
-      waiting += _optimizers_of(optimizer)
-  return found
-
-
-def _optimizers_of(owner: Any) -> list[Any]:
-  """Returns the optimizers in the attributes of `owner`.
+  """Returns the optimizers of `model`, including those inside wrappers.
 
   Attributes that are lists, tuples or mappings are searched, too.
   """
-  values: list[Any] = []
-  for value in vars(owner).values():
-    if isinstance(value, Mapping):
-      values.extend(value.values())
-    elif isinstance(value, (list, tuple)):
-      values.extend(value)  # "+" fails on TensorFlow's tuple wrapper.
-    else:
-      values.append(value)
-  return [v for v in values if isinstance(v, keras.optimizers.Optimizer)]
+  found: list[Any] = []
+  waiting: list[Any] = [model]
+  while waiting:
+    for value in vars(waiting.pop(0)).values():
+      if isinstance(value, Mapping):
+        values = [*value.values()]
+      else:
+        values = [*value] if isinstance(value, list | tuple) else [value]
+      for optimizer in values:
+        is_known = any(optimizer is other for other in found)
+        if isinstance(optimizer, keras.optimizers.Optimizer) and not is_known:
+          found.append(optimizer)
+          waiting.append(optimizer)
+  return found
 
 
 def variables(model: keras.Model) -> list[keras.Variable]:
@@ -163,15 +156,10 @@ def check_not_eager(model: keras.Model, is_planned: bool = False) -> None:
     instead = "call it with False"
   else:
     return
+  how = "cannot be placed, since its steps run op by op and not as a graph"
   if is_planned:
-    raise ApplyError(
-      f"model {model.name!r} was placed as a graph, and its steps run op by op"
-      f" since then: {why}; {instead}"
-    )
-  raise ApplyError(
-    f"model {model.name!r} cannot be placed, since its steps run op by op and"
-    f" not as a graph: {why}; {instead}"
-  )
+    how = "was placed as a graph, and its steps run op by op since then"
+  raise ApplyError(f"model {model.name!r} {how}: {why}; {instead}")
 
 
 def reset_functions(model: keras.Model, besides: str | None = None) -> None:

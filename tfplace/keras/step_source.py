@@ -21,45 +21,58 @@ from tfplace.extraction import TracedStep, trace_keras
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import layer_groups
-from tfplace.plan import Stages, StepVariant, local_devices, local_step
+from tfplace.plan import (
+  PlanConfig,
+  Stages,
+  StepVariant,
+  local_devices,
+  local_step,
+)
 from tfplace.plan.numeric_check import (
   check_equal,
   skip_reason,
   smaller_batch,
 )
-from tfplace.plan.sources import DEFAULT_COSTS, op_graph
+from tfplace.plan.sources import op_graph
 from tfplace.plan.variants import in_words
 
 _logger = logging.getLogger("tfplace")
+# Seconds of running steps for their costs, and of one step in the numeric
+# check, which runs two or three, per second of search; our choice.
+_MEASURE_SHARE, _CHECK_SHARE = 0.25, 0.1
 _LEAST_MEASURE_S = 0.5  # For one step variant; our choice.
 _RUNS = 3  # Steps that a numeric check runs, typically.
 
 
 @dataclasses.dataclass(frozen=True)
-class StepConfig:
-  """Step of a Keras model, and the devices and costs to plan it for.
+class Request:
+  """Checked arguments of `place_model` or `plan_model`.
 
   Attributes:
-    cluster: cluster to plan for.
+    config: settings of planning.
+    cluster: cluster to plan for, within the user's memory limits.
     batch_size: batch size to plan for. None takes the size of the batch, or
       Keras' default of 32.
     keep_together: names of layers or patterns; each tuple shares one device.
     costs: name of the cost model for estimated costs.
-    measured: whether the step is run to measure its costs.
-    measure_s: seconds for these runs, for all step variants together.
-    check_s: seconds of a step on this host up to which the numeric check runs
-      the whole batch.
+    is_measured: whether the step is run to measure its costs.
+    is_limited: whether the user set memory limits, which also apply to a single
+      device.
     is_local: whether the devices are this process's, not described ones.
+    is_what_if: whether the plan is not applied.
+    verbose: 1 prints each stage.
   """
 
+  config: PlanConfig
   cluster: Cluster
-  batch_size: int | None = None
-  keep_together: tuple[tuple[str, ...], ...] = ()
-  costs: str = DEFAULT_COSTS
-  measured: bool = False
-  measure_s: float = 10.0
-  check_s: float = 3.0
-  is_local: bool = True
+  batch_size: int | None
+  keep_together: tuple[tuple[str, ...], ...]
+  costs: str
+  is_measured: bool
+  is_limited: bool
+  is_local: bool
+  is_what_if: bool
+  verbose: int
 
 
 class KerasSource:
@@ -69,15 +82,15 @@ class KerasSource:
   """
 
   def __init__(
-    self, model: keras.Model, config: StepConfig, kind: str, data: Any = None
+    self, model: keras.Model, request: Request, kind: str, data: Any = None
   ) -> None:
     """Takes the kind of the step, and one batch if it is known."""
     self._model = model
-    self._config = config
+    self._request = request
     self._kind = kind
     self._data = data
     self._measured: bool | None = None  # None until the first costs are known.
-    self._measure_s = config.measure_s  # What is left of it.
+    self._measure_s = _MEASURE_SHARE * request.config.budget_s  # Remaining.
     self._whole: TracedStep | None = None  # None until it is traced.
     self._traced_s: dict[MicrobatchConfig, float] = {}
 
@@ -92,8 +105,8 @@ class KerasSource:
 
     Devices that share one physical device gain nothing.
     """
-    names = [device.name for device in self._config.cluster.devices]
-    shared = self._config.is_local and local_devices.shared_note(names)
+    names = [device.name for device in self._request.cluster.devices]
+    shared = self._request.is_local and local_devices.shared_note(names)
     return self.training and not shared
 
   def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
@@ -104,20 +117,20 @@ class KerasSource:
       TfplaceError: the step cannot be divided this way, or it cannot be run
         although other variants have measured costs.
     """
-    config = self._config
-    microbatches = microbatches.over(config.cluster)
+    request = self._request
+    microbatches = microbatches.over(request.cluster)
     how = f" {in_words(microbatches)}".removesuffix(" whole")
     began = time.monotonic()
     with show("tracing", f" its {self._kind} step{how}"):
       traced = self._trace(microbatches)
     self._traced_s[microbatches] = time.monotonic() - began
     with show("costs", f" of {len(traced.graph_def.node):,} ops"):
-      graph = op_graph(traced, config.cluster, costs=config.costs)
+      graph = op_graph(traced, request.cluster, costs=request.costs)
       graph = layer_groups.grouped(
-        graph, traced, self._model, config.keep_together
+        graph, traced, self._model, request.keep_together
       )
-    problem = Problem(graph, config.cluster)
-    if config.measured and self._measured is not False:
+    problem = Problem(graph, request.cluster)
+    if request.is_measured and self._measured is not False:
       with show("measuring", " its step on one device, for a few seconds"):
         problem = self._with_measured_costs(problem, traced)
     if microbatches.is_whole:
@@ -129,7 +142,7 @@ class KerasSource:
     microbatches: MicrobatchConfig = WHOLE,
     batch_size: int | None = None,
   ) -> TracedStep:
-    sample, batch_size = None, batch_size or self._config.batch_size
+    sample, batch_size = None, batch_size or self._request.batch_size
     if self._data is not None:
       sample = _sample(self._model, self._data, batch_size, self._kind)
     return trace_keras(
@@ -166,7 +179,8 @@ class KerasSource:
         again_s = sum(
           self._traced_s.get(step, 0.0) for step in (WHOLE, microbatches)
         )
-        seconds = max(self._config.check_s, again_s / _RUNS)
+        check_s = _CHECK_SHARE * self._request.config.budget_s
+        seconds = max(check_s, again_s / _RUNS)
         smaller = smaller_batch(graph, traced, seconds)
       share = (smaller or batch) / batch
       flight = microbatches.max_in_flight
@@ -241,20 +255,21 @@ def _sample(
     return np.zeros(shape, dtype.as_numpy_dtype)
 
   leaves = keras.tree.flatten(data)
+  is_own = inputs.has_own_step(model, kind)
   is_batch = any(leaf is not None for leaf in leaves) and all(
     leaf is None or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
     for leaf in leaves
   )
-  if inputs.has_own_step(model, kind) and is_batch:
-    return keras.tree.map_structure(zeros, data)
-  if not is_batch or (isinstance(data, tuple) and len(data) > 3):
+  if not is_batch or (not is_own and isinstance(data, tuple) and data[3:]):
     found = " ".join(shown(data).split())
     raise ExtractionError(
       f"sample is {found}; it must be a batch of arrays x, (x, y) or (x, y,"
       " sample_weight), such as what model.fit takes"
     )
-  x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-  x, y, weight = keras.tree.map_structure(zeros, (x, y, weight))
+  batch = keras.tree.map_structure(zeros, data)
+  if is_own:
+    return batch
+  x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
   if weight is not None:
     return x, y, weight
   return (x,) if y is None else (x, y)

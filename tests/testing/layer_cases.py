@@ -1,11 +1,156 @@
-"""Ways to write a Keras model: nested, mixed precision, steps of its own."""
+"""Models that between them use what Keras offers, with a batch for each.
+
+Several inputs and outputs, dictionaries, shared and frozen layers, added
+losses, statistics, loops, masks, random layers, tables, mixed precision, an
+optimizer in a condition, a step of two optimizers.
+"""
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 from tests.testing import placed_models as at
-from tests.testing.layer_cases.register import case, chain, floats, ints
+from tfplace.extraction import keras_step
+
+CASES = {}
+
+
+def case(function):
+  """Registers a function that returns model, batch and compile options."""
+  CASES[function.__name__] = function
+  return function
+
+
+def build(name):
+  """The compiled model of that case and its batch, the same every time."""
+  keras.utils.set_random_seed(11)
+  with keras_step.fresh_names():
+    model, batch, *options = CASES[name]()
+    given = {"optimizer": keras.optimizers.SGD(0.02), "loss": "mse"}
+  given.update(*options)
+  model.compile(jit_compile=False, **given)
+  return model, batch
+
+
+def floats(*shape, seed=5):
+  return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def ints(high, *shape, seed=6):
+  return np.random.default_rng(seed).integers(0, high, shape).astype("int32")
+
+
+def chain(shape, *stages, dtype="float32", name="net"):
+  """A functional model of layers one after the other."""
+  x = inputs = keras.Input(shape, dtype=dtype)
+  for stage in stages:
+    x = stage(x)
+  return keras.Model(inputs, x, name=name)
+
+
+@case
+def normalizations():
+  model = chain(
+    (6, 6, 4),
+    layers.Conv2D(8, 3, padding="same"),
+    layers.BatchNormalization(),
+    layers.GroupNormalization(4),
+    layers.LayerNormalization(),
+    layers.RMSNormalization(),
+    layers.UnitNormalization(),
+    layers.SpectralNormalization(layers.Conv2D(4, 3)),
+    layers.GlobalAveragePooling2D(),
+    layers.Dense(3, kernel_constraint="max_norm", bias_regularizer="l1"),
+  )
+  return model, (floats(8, 6, 6, 4), floats(8, 3))
+
+
+@case
+def noises():
+  model = chain(
+    (6, 8),
+    layers.Dropout(0.3),
+    layers.SpatialDropout1D(0.2),
+    layers.GaussianNoise(0.1),
+    layers.Dense(8, activation="selu"),
+    layers.AlphaDropout(0.2),
+    layers.GaussianDropout(0.2),
+    layers.Flatten(),
+    layers.Dense(3),
+  )
+  return model, (floats(8, 6, 8), floats(8, 3))
+
+
+@case
+def masked_recurrences():
+  model = chain(
+    (7,),
+    layers.Embedding(30, 6, mask_zero=True),
+    layers.Bidirectional(layers.LSTM(4, return_sequences=True)),
+    layers.Bidirectional(layers.GRU(3, dropout=0.2, return_sequences=True)),
+    layers.LSTM(4, recurrent_dropout=0.2, return_sequences=True),
+    layers.TimeDistributed(layers.Dense(4)),
+    layers.SimpleRNN(5),
+    layers.Dense(3),
+    dtype="int32",
+  )
+  return model, (ints(30, 8, 7), floats(8, 3))
+
+
+@case
+def attentions():
+  inputs = keras.Input((6, 8))
+  x = layers.MultiHeadAttention(2, 4, dropout=0.1)(inputs, inputs)
+  x = layers.GroupQueryAttention(4, 4, 2)(x, x, use_causal_mask=True)
+  x = layers.Attention(use_scale=True)([x, inputs])
+  x = layers.AdditiveAttention()([x, inputs])
+  x = layers.EinsumDense("abc,cd->abd", (6, 5), bias_axes="d")(x)
+  x = layers.Dense(3)(layers.GlobalMaxPooling1D()(x))
+  return keras.Model(inputs, x), (floats(8, 6, 8), floats(8, 3))
+
+
+@case
+def convolutions():
+  model = chain(
+    (12, 12, 4),
+    layers.Conv2D(8, 3, groups=2, padding="same"),
+    layers.DepthwiseConv2D(3, padding="same"),
+    layers.PReLU(shared_axes=[1, 2]),
+    layers.SeparableConv2D(6, 3, strides=2, padding="same"),
+    layers.Conv2DTranspose(5, 3, strides=2, padding="same"),
+    layers.AveragePooling2D(2),
+    layers.UpSampling2D(interpolation="bilinear"),
+    layers.ZeroPadding2D(1),
+    layers.Cropping2D(2),
+    layers.Permute((2, 1, 3)),
+    layers.MaxPooling2D(),
+    layers.Reshape((-1, 5)),
+    layers.Conv1D(6, 2, dilation_rate=2, padding="causal"),
+    layers.SeparableConv1D(4, 2),
+    layers.Conv1DTranspose(3, 2),
+    layers.Flatten(),
+    layers.Dense(3),
+  )
+  return model, (floats(4, 12, 12, 4), floats(4, 3))
+
+
+@case
+def text_and_tables():
+  words = keras.Input((), dtype="string", name="words")
+  numbers = keras.Input((1,), name="numbers")
+  text = layers.TextVectorization(output_sequence_length=4)
+  text.adapt(["a b c", "c d e f", "a a"])
+  ids = layers.StringLookup(vocabulary=["a b", "c"])(words)
+  x = layers.GlobalAveragePooling1D()(layers.Embedding(10, 4)(text(words)))
+  y = layers.Embedding(4, 4)(ids)
+  bins = layers.Discretization(bin_boundaries=[-1.0, 0.0, 1.0])(numbers)
+  z = layers.CategoryEncoding(4, output_mode="one_hot")(bins)
+  h = layers.Embedding(7, 4)(layers.Hashing(7)(words))
+  x = layers.Concatenate()([x, y, z, h])
+  model = keras.Model([words, numbers], layers.Dense(3)(x))
+  texts = np.array(["a b", "c", "d e", "f"], dtype=object)
+  return model, ([texts, floats(4, 1)], floats(4, 3))
 
 
 @case
@@ -24,12 +169,6 @@ def several_inputs_and_outputs():
   losses = {"one": "mse", "two": "binary_crossentropy"}
   weights = {"one": 1.0, "two": 0.3}
   return model, batch, {"loss": losses, "loss_weights": weights}
-
-
-@case
-def sequential_without_input():
-  stack = [layers.Dense(6, activation="relu"), layers.Dense(3)]
-  return keras.Sequential(stack), (floats(8, 4), floats(8, 3))
 
 
 class Block(keras.Model):
@@ -80,11 +219,12 @@ def siamese():
   return model, ([floats(8, 5), floats(8, 5, seed=1)], floats(8, 1))
 
 
-def _mixed(policy):
+@case
+def mixed_float16():
   before = keras.config.dtype_policy()
-  keras.config.set_dtype_policy(policy)
+  keras.config.set_dtype_policy("mixed_float16")
   try:
-    return chain(
+    model = chain(
       (6, 4),
       layers.LSTM(6, return_sequences=True),
       layers.Conv1D(6, 3),
@@ -95,20 +235,8 @@ def _mixed(policy):
     )
   finally:
     keras.config.set_dtype_policy(before)
-
-
-@case
-def mixed_float16():
-  model = _mixed("mixed_float16")
   batch = floats(8, 6, 4), floats(8, 3)
-  return model, batch, {"optimizer": keras.optimizers.Adam(0.01)}
-
-
-@case
-def mixed_bfloat16():
-  model = _mixed("mixed_bfloat16")
-  batch = floats(8, 6, 4), floats(8, 3)
-  return model, batch, {"optimizer": keras.optimizers.Adam(0.01)}
+  return model, batch, {"optimizer": at.adam()}
 
 
 @case
@@ -118,58 +246,6 @@ def loss_scaled():
   inner = keras.optimizers.Adam(0.01)
   optimizer = keras.optimizers.LossScaleOptimizer(inner)
   return model, (floats(8, 6), floats(8, 3)), {"optimizer": optimizer}
-
-
-@case
-def double_precision():
-  model = chain(
-    (4,), layers.Dense(5, dtype="float64"), layers.Dense(3, dtype="float64")
-  )
-  return model, (floats(8, 4), floats(8, 3))
-
-
-@case
-def weighted_metrics():
-  model = chain((6,), layers.Dense(8, "relu"), layers.Dense(1, "sigmoid"))
-  metrics = ["accuracy", keras.metrics.AUC(), keras.metrics.Precision()]
-  batch = floats(8, 6), ints(2, 8, 1), np.linspace(0.5, 2, 8)
-  options = {"loss": "binary_crossentropy", "metrics": metrics}
-  return model, batch, {**options, "weighted_metrics": ["mae"]}
-
-
-class OwnStep(keras.Model):
-  """A custom train_step and test_step, with a metric of its own."""
-
-  def __init__(self):
-    super().__init__()
-    self.first = layers.Dense(6, activation="relu")
-    self.norm = layers.BatchNormalization()
-    self.last = layers.Dense(3)
-    self.tracker = keras.metrics.Mean(name="loss")
-
-  def call(self, x, training=False):
-    return self.last(self.norm(self.first(x), training=training))
-
-  @property
-  def metrics(self):
-    return [self.tracker]
-
-  def train_step(self, data):
-    import tensorflow as tf
-
-    x, y = data
-    with tf.GradientTape() as tape:
-      loss = keras.ops.mean(keras.ops.abs(self(x, training=True) - y))
-    gradients = tape.gradient(loss, self.trainable_variables)
-    self.optimizer.apply(gradients, self.trainable_variables)
-    self.tracker.reset_state()
-    self.tracker.update_state(loss)
-    return {"loss": self.tracker.result()}
-
-
-@case
-def own_train_step():
-  return OwnStep(), (floats(8, 4), floats(8, 3)), {"loss": None}
 
 
 class Adversarial(keras.Model):
@@ -193,8 +269,6 @@ class Adversarial(keras.Model):
     return self.maker(noise)
 
   def train_step(self, data):
-    import tensorflow as tf
-
     real = data[0] if isinstance(data, tuple) else data
     noise = keras.random.normal((keras.ops.shape(real)[0], 3), seed=self.seeds)
     with tf.GradientTape() as tape:

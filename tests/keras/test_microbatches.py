@@ -1,0 +1,417 @@
+"""A placed model whose step is split trains as the unplaced, unsplit one."""
+
+import dataclasses
+import gc
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tfplace
+from tests.testing import placed_models as at
+from tests.testing.placed_models import (
+  BATCH,
+  assert_same,
+  build_fitted,
+  fitted,
+  split_placement,
+  unplaced_fit,
+)
+from tests.testing.slow import slow
+from tfplace.core.microbatches import MicrobatchConfig, microbatch_of
+from tfplace.cost import op_graph
+from tfplace.errors import ApplyError, ExtractionError
+from tfplace.extraction import trace_keras
+from tfplace.extraction.microbatches import microbatched_step
+from tfplace.placers.groups import GroupGraph
+from tfplace.plan.local_devices import local_cluster
+
+AMPLIFIED = 1e-4  # Adam divides rounding by small second moments
+CPU = {"strategy": "cpu", "batch_size": BATCH}
+
+
+def plan_of(name, cluster=None, **options):
+  options = {"strategy": "m_topo", "batch_size": BATCH, **options}
+  model = build_fitted(name)
+  return tfplace.plan_model(model, cluster or local_cluster(), **options)
+
+
+def test_each_microbatch_runs_on_its_device():
+  model = build_fitted("dense")
+  names = split_placement(model, MicrobatchConfig(2)).problem.graph.names
+  devices = {0: "CPU:1", 1: "CPU:2"}  # What both share is on CPU:0.
+  plan = {name: devices.get(microbatch_of(name), "CPU:0") for name in names}
+  tfplace.place_model(model, placement=plan)
+  with at.recorded() as ran:
+    found = fitted(model, "dense")
+  assert_same(found, unplaced_fit("dense"))
+  for part, device in devices.items():
+    backward = f"microbatch_{part}/gradient_tape/"
+    found = {n.device for n in ran if n.name.startswith(backward)}
+    assert found == {device}
+
+
+def test_a_plan_of_layers_places_each_microbatch():
+  model = build_fitted("dense")
+  tfplace.place_model(model, placement=at.SPLIT, microbatches=2)
+  with at.recorded() as ran:
+    found = fitted(model, "dense")
+  assert_same(found, unplaced_fit("dense"))
+  for part in ("microbatch_0", "microbatch_1"):
+    for layer, device in at.SPLIT.items():
+      forward = at.devices_of(ran, f"{part}/net_1/{layer}", "")
+      backward = f"{part}/gradient_tape/net_1/{layer}"
+      assert forward == at.devices_of(ran, backward) == {device}
+
+
+def test_sums_of_two_hosts_outlive_their_traced_template(monkeypatch):
+  step = microbatched_step.microbatched_train_step
+
+  def collecting(*args):
+    result = step(*args)
+    gc.collect()  # Loops are copies of those in the template.
+    return result
+
+  monkeypatch.setattr(microbatched_step, "microbatched_train_step", collecting)
+  name, config = "masked_lstm", MicrobatchConfig(4, devices=(2, 2))
+  model = build_fitted(name)
+  placement = split_placement(model, config)
+  tfplace.place_model(model, placement=placement)
+  assert model.placement.microbatch_config == config
+  with at.recorded() as ran:
+    found = fitted(model, name)
+  assert_same(found, unplaced_fit(name))
+  same = at.planned_ops(ran, placement)
+  assert all(node.device == planned for node, planned in same)
+  scopes = {node.name.partition("/")[0] for node, _ in same}
+  assert "accumulate_on_2_and_2" in scopes
+
+
+def test_relays_run_where_two_devices_of_a_host_read_them():
+  # Of two hosts, CPU:0 is one, and CPU:1 and CPU:2 are the other. Each variable
+  # is on CPU:0, and a relay on CPU:1 passes it on.
+  model = build_fitted("dense")
+  config = MicrobatchConfig(3, devices=(1, 2))
+  traced = trace_keras(model, BATCH, microbatches=config)
+  problem = tfplace.Problem(op_graph(traced, local_cluster()), local_cluster())
+  groups = GroupGraph(problem)
+  device = np.zeros(problem.graph.num_ops, int)
+  for op, name in enumerate(problem.graph.names):
+    device[op] = microbatch_of(name) or name.startswith("relay_to_host_1/")
+  row = groups.expand(groups.nearest(groups.contract(device)))
+  tfplace.place_model(model, placement=tfplace.Placement(problem, row))
+  with at.recorded() as ran:
+    fitted(model, "dense")
+  relays = {n.name: n.device for n in ran if n.name.startswith("relay_to_host")}
+  assert len(relays) == 6  # kernels and biases
+  assert set(relays.values()) == {"CPU:1"}
+
+
+def test_a_plan_keeps_sizes_and_sums_in_its_file(tmp_path):
+  # The last of three batches has 6 of 8 examples.
+  name = "dense"
+  plan = plan_of(name, microbatches=[5, 2, 1], max_in_flight=2)
+  config = plan.microbatch_config
+  assert (config.sizes, config.max_in_flight) == ((5, 2, 1), 2)
+  assert config.devices == (3,)
+  assert "3 microbatches of 5, 2 and 1 examples on" in plan.message
+  plan.save(tmp_path / "p.json")
+  edited = dict(plan.assignments)
+  edited["microbatch_1/net/last/MatMul"] = "CPU:2"
+  for given in (plan, plan.placement, edited, tmp_path / "p.json"):
+    model = tfplace.place_model(build_fitted(name), placement=given)
+    assert model.placement.microbatch_config == config
+  with at.recorded() as ran:
+    found = fitted(model, name)
+  assert_same(found, unplaced_fit(name), share=2e-6)
+  slices = "microbatch_0/part_of_batch/examples_5/strided_slice"
+  assert slices in plan.assignments
+  assert slices in {node.name for node in ran}
+  told = "of 5, 2 and 1 examples with 2 in flight, and 3 microbatches with"
+  with pytest.raises(ApplyError, match=told):
+    tfplace.place_model(
+      model, placement=plan, microbatches=3, max_in_flight=2
+    )  # fmt: skip
+
+
+def test_batches_of_few_or_no_examples_train_alike():
+  # Batches of 7: of the last, with one example, two microbatches are empty.
+  x, y = at.examples("dense")
+  found = []
+  for microbatches in (1, 3):
+    model = build_fitted("dense")
+    if microbatches > 1:
+      placement = split_placement(model, MicrobatchConfig(3, 1))
+      tfplace.place_model(model, placement=placement)
+      assert model.placement.max_in_flight == 1
+    results = fitted(model, "dense", batch_size=7)
+    after = [model.train_on_batch(x[:n], y[:n]) for n in (0, BATCH)]
+    found.append((results, after))
+  assert_same(found[1][0], found[0][0])
+  np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5)
+
+
+def test_a_split_step_is_planned_at_the_first_fit():
+  model = tfplace.placed(
+    strategy="m_topo", microbatches=2, costs="estimated", verbose=0
+  )(lambda: build_fitted("dense"))()
+  with at.recorded() as ran:
+    found = fitted(model, "dense")
+  assert_same(found, unplaced_fit("dense"))
+  assert model.placement.microbatches == 2
+  assert any(n.name.startswith("microbatch_1/net") for n in ran)
+  x, y = at.examples("dense")
+  assert np.isfinite(model.evaluate(x, y, verbose=0)).all()
+  model.compile("sgd", "mae")
+  assert np.isfinite(model.train_on_batch(x, y)).all()
+
+
+class OwnStep(keras.Sequential):
+  def train_step(self, data):
+    return super().train_step(data)
+
+
+def own_step():
+  return OwnStep([keras.Input((6,)), layers.Dense(3)], name="net")
+
+
+def normalized():
+  return at.conv_norm("net")
+
+
+class Remembering(layers.Layer):
+  """A weight for each example of the batch."""
+
+  def build(self, shape):
+    self.memory = self.add_weight(shape=(BATCH, shape[-1]))
+
+  def call(self, x):
+    return x + self.memory
+
+
+def remembering():
+  return keras.Sequential(
+    [keras.Input((6,)), Remembering(), layers.Dense(3)], name="net"
+  )
+
+
+STATISTICS = "'second' .BatchNormalization. normalizes"
+REFUSED = [
+  (normalized, {}, STATISTICS),
+  (
+    own_step,
+    {},
+    "model 'net' cannot be split: it has a train_step of its own, which must"
+    r" call tfplace.split_gradients\(self, data\) once, and calls it 0 times",
+  ),
+  (
+    remembering,
+    {},
+    f"model 'net' cannot be traced at batch size {BATCH} in 2 microbatches:"
+    ".*Dimensions must be equal, but are 4 and 8",
+  ),
+  ("dense", {"microbatches": 9}, "the batch has 8"),
+  ("dense", {"microbatches": 0}, "microbatches is 0; it must"),
+  ("dense", {"microbatches": [5, 2]}, r"\[5, 2\], in all 7 .* the batch has 8"),
+  ("dense", {"max_in_flight": -1}, "max_in_flight is -1"),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "said"), REFUSED)
+def test_what_cannot_be_split_says_why(function, options, said):
+  options = {**CPU, "microbatches": 2, **options}
+  with pytest.raises(ExtractionError, match=said):
+    tfplace.plan_model(build_fitted(function), local_cluster(), **options)
+
+
+def test_inference_is_neither_split_nor_recomputed():
+  model = at.build("dense", compiled=False)
+  for options in ({"microbatches": 2}, {"recompute": "all"}):
+    with pytest.raises(ExtractionError, match="only a training step is split"):
+      tfplace.plan_model(model, local_cluster(), **options)
+
+
+def test_numbers_of_numpy_are_numbers():
+  options = {"seed": 3, "microbatches": 2, "max_in_flight": 1}
+  plans = [
+    plan_of(
+      "dense",
+      strategy="cpu",
+      check=False,
+      **{n: kind(v) for n, v in options.items()},
+    )
+    for kind in (int, np.int64)
+  ]
+  expected = MicrobatchConfig(2, 1, devices=(3,))
+  assert [plan.microbatch_config for plan in plans] == [expected] * 2
+  assert type(plans[1].microbatches) is type(plans[1].max_in_flight) is int
+  assert len({plan.evaluation.step_time_us for plan in plans}) == 1
+
+
+def fast_cluster():
+  """Devices of this process without op overhead, on fast links."""
+  local = local_cluster()
+  devices = tuple(
+    dataclasses.replace(device, op_overhead_us=0.0) for device in local.devices
+  )
+  links = tuple(
+    dataclasses.replace(link, bandwidth_bytes_per_us=1e6, latency_us=0.1)
+    for link in local.links
+  )
+  return tfplace.Cluster("fast", devices, links)
+
+
+def test_the_split_chosen_at_the_first_fit_trains_as_the_whole():
+  name = "convolutional"
+  build = tfplace.placed(
+    cluster=fast_cluster(), microbatches="auto", budget_s=2.0
+  )(lambda: build_fitted(name))
+  model = build()
+  assert model.placement is None
+  with at.recorded() as ran:
+    found = fitted(model, name)
+  assert_same(found, unplaced_fit(name), AMPLIFIED)
+  told = model.placement
+  assert told.microbatches in (2, 3, 4, 6, 8)
+  assert f"is split into {told.microbatches} microbatches" in str(told)
+  # One device runs the whole step, not its parts one after the other.
+  whole = plan_of(
+    name, fast_cluster(), strategy="single", batch_size=32
+  ).evaluation  # Keras' default, since the last batch is smaller.
+  assert told.single_device.step_time_us == whole.step_time_us
+  assert told.evaluation.step_time_us < whole.step_time_us
+  parts = {node.name.partition("/")[0] for node in ran}
+  assert f"microbatch_{told.microbatches - 1}" in parts
+
+
+def test_memory_that_the_whole_step_lacks_splits_it():
+  # Whole it takes 19.2 MiB, in two microbatches 16.9 and, one in flight, 10.3.
+  options = {"strategy": "auto", "batch_size": 512, "budget_s": 1.0}
+  options["microbatches"] = "auto"
+  plan = plan_of(
+    "convolutional",
+    "v100x1",
+    max_memory={"GPU:0": "12MiB", "CPU:0": 1},
+    **options,
+  )
+  assert (plan.microbatches, plan.max_in_flight) == (2, 1)
+  assert plan.evaluation.feasible
+  assert "since whole it does not fit in memory" in str(plan)
+
+
+@pytest.mark.parametrize(
+  ("function", "said"),
+  [
+    # On a busy machine the budget may end before the proof.
+    ("dense", "it takes at least|nothing faster than .* microbatches"),
+    (normalized, STATISTICS),
+    (own_step, "it has a train_step of its own"),
+  ],
+)
+def test_a_step_that_is_left_whole_says_why(function, said):
+  options = {"strategy": "auto", "microbatches": "auto", "budget_s": 2.0}
+  plan = plan_of(function, "v100x2", **options)
+  assert plan.microbatches == 1
+  (note,) = [n for n in plan.notes if n.startswith("The step is left whole")]
+  assert re.search(said, note)
+
+
+def test_a_sequential_model_is_told_what_a_split_would_give():
+  wide = [layers.Dense(1024, activation="relu") for _ in range(3)]
+  model = keras.Sequential([keras.Input((1024,)), *wide], name="net")
+  model.compile("sgd", "mse")
+  options = {"batch_size": 4096, "budget_s": 20.0}
+  plan = tfplace.plan_model(model, "v100x4", **options)
+  assert plan.microbatches == 1
+  assert "In 4 microbatches it would take about" in str(plan)
+  # These devices share one machine's cores.
+  local = tfplace.plan_model(model, fast_cluster(), **options)
+  assert "would take" not in str(local)
+
+
+def test_statistics_are_of_the_microbatches_that_have_examples():
+  def function():
+    return keras.Sequential(
+      [keras.Input((6,)), layers.BatchNormalization(name="norm")]
+    )
+
+  model = build_fitted(function)
+  model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
+  tfplace.place_model(
+    model, local_cluster(), strategy="m_topo", batch_size=7, microbatches=2,
+    allow_batch_statistics=True,
+  )  # fmt: skip
+  x, _ = at.examples("dense")
+  model.fit(x, x, batch_size=7, shuffle=False, verbose=0)
+  # 22 examples in batches of 7: the last has one, and one part none.
+  mean = np.zeros(6)
+  batches = ((0, 4, 7), (7, 11, 14), (14, 18, 21), (21, 22, 22))
+  for begin, middle, end in batches:
+    parts = [x[begin:middle], x[middle:end]]
+    means = [part.mean(axis=0) for part in parts if len(part)]
+    mean = 0.99 * mean + 0.01 * np.mean(means, axis=0)
+  found = model.get_layer("norm").moving_mean
+  np.testing.assert_allclose(found, mean, rtol=1e-5, atol=1e-7)
+
+
+def two_norms():
+  image = keras.Input((8, 8, 3))
+  x = layers.Conv2D(4, 3, activation="relu", use_bias=False)(image)
+  norm = layers.BatchNormalization()
+  x = norm(layers.Activation("tanh")(norm(x)))  # two updates of one statistic
+  x = layers.Conv2D(3, 3, use_bias=False)(x)
+  x = layers.Flatten()(layers.BatchNormalization()(x))
+  return keras.Model(image, layers.Dense(3)(x), name="net")
+
+
+def test_statistics_equal_those_of_mirrored_replicas():
+  split = build_fitted(two_norms)
+  config = MicrobatchConfig(2, allow_batch_statistics=True)
+  tfplace.place_model(
+    split,
+    placement=split_placement(split, config),
+    allow_batch_statistics=True,
+  )
+  strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+  with strategy.scope():
+    mirrored = build_fitted(two_norms)
+  rng = np.random.default_rng(0)
+  data = tuple(
+    rng.normal(size=(2 * BATCH, *shape)).astype("float32")
+    for shape in ((8, 8, 3), (3,))
+  )
+  histories = []
+  for model in (split, mirrored):
+    batches = tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
+    history = model.fit(batches, epochs=10, verbose=0)
+    histories.append(history.history)
+  for name, values in histories[1].items():  # 20 steps
+    np.testing.assert_allclose(histories[0][name], values, rtol=1e-5)
+  for weight, replicated in zip(split.weights, mirrored.weights, strict=True):
+    copies = strategy.experimental_local_results(replicated.value)
+    # Each replica keeps moving statistics of its own; other weights agree.
+    mean = np.mean([copy.numpy() for copy in copies], axis=0)
+    atol = 1e-5 * max(np.abs(mean).max(), 1e-3)
+    np.testing.assert_allclose(weight.numpy(), mean, rtol=0, atol=atol)
+    own = [np.abs(copy.numpy() - mean).max() for copy in copies]
+    assert ("moving" in weight.path) == (max(own) > 10 * atol)
+
+
+@pytest.mark.parametrize("strategy", ["pipeline", slow("data_parallel")])
+def test_convolutions_by_rank_form_no_cycle(strategy):
+  # oneDNN merges convolutions with their biases after the order is enforced.
+  name = "convolutional"
+  model = build_fitted(name)
+  tfplace.place_model(
+    model,
+    fast_cluster(),
+    strategy=strategy,
+    microbatches=4,
+    order="rank",
+    batch_size=BATCH,
+    budget_s=1,
+  )
+  assert_same(fitted(model, name), unplaced_fit(name), AMPLIFIED)
