@@ -410,21 +410,6 @@ def test_place_model_in_a_callback_keeps_the_losses(hook, is_placed):
   check_same(history, "dense")
 
 
-@SLOW
-def test_a_fit_inside_a_fit_keeps_both_losses():
-  outer, inner = placed(), at.build("dense")
-  histories = []
-
-  class Nested(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-      if not histories:
-        histories.append(fit(inner, "dense", [Placing("on_epoch_begin")]))
-
-  histories.append(fit(outer, "dense", [Nested(), Placing("on_epoch_end")]))
-  for history in histories:
-    check_same(history, "dense")
-
-
 def test_no_search_while_the_step_time_changes_or_stays(clock, monkeypatch):
   calls = []
 

@@ -9,11 +9,11 @@ import pytest
 import tfplace
 from tests.testing import layer_cases
 from tests.testing import placed_models as at
-from tests.testing.slow import SLOW, slow, slow_but
+from tests.testing.slow import slow, slow_but
 from tfplace.core import Placement
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.recompute import RecomputeConfig, is_clone
-from tfplace.extraction import keras_step, trace_keras
+from tfplace.extraction import trace_keras
 from tfplace.keras import state
 
 STEPS = 3
@@ -146,47 +146,3 @@ def test_slots_of_every_optimizer_lie_beside_their_variables(kind):
   for optimizer in state.optimizers(model):
     for variable in optimizer.variables:
       assert id(variable) in slots or len(variable.shape) == 0, variable
-
-
-@SLOW
-@pytest.mark.parametrize(
-  ("name", "side"),
-  [
-    ("ConvNeXtTiny", 32),
-    ("DenseNet121", 32),
-    ("EfficientNetV2B0", 64),
-    ("InceptionV3", 75),
-    ("MobileNetV3Small", 32),
-    ("NASNetMobile", 32),
-    ("ResNet50", 64),
-    ("Xception", 71),
-  ],
-)
-def test_applications_placed_at_random_keep_their_losses(name, side):
-  """In double precision: normalization of few pixels amplifies rounding."""
-
-  def build():
-    keras.utils.set_random_seed(11)
-    with keras_step.fresh_names():
-      model = getattr(keras.applications, name)(
-        weights=None, input_shape=(side, side, 3), classes=7
-      )
-    optimizer = keras.optimizers.SGD(1e-4, momentum=0.9, global_clipnorm=1.0)
-    loss = "sparse_categorical_crossentropy"
-    model.compile(optimizer, loss, jit_compile=False)
-    return model
-
-  before = keras.config.floatx(), keras.config.dtype_policy()
-  keras.config.set_floatx("float64")
-  keras.config.set_dtype_policy("float64")
-  try:
-    rng = np.random.default_rng(0)
-    batch = rng.random((4, side, side, 3)), rng.integers(0, 7, 4)
-    expected = _losses(build(), batch)
-    model = build()
-    placement = at.random_placement(trace_keras(model, sample=batch))
-    tfplace.place_model(model, placement=placement)
-    np.testing.assert_allclose(_losses(model, batch), expected, rtol=1e-5)
-  finally:
-    keras.config.set_floatx(before[0])
-    keras.config.set_dtype_policy(before[1])

@@ -21,12 +21,9 @@ from tests.testing.placed_models import (
   unplaced_fit,
 )
 from tests.testing.slow import slow
-from tfplace.core.microbatches import MicrobatchConfig, microbatch_of
-from tfplace.cost import op_graph
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.extraction import trace_keras
 from tfplace.extraction.microbatches import microbatched_step
-from tfplace.placers.groups import GroupGraph
 from tfplace.plan.local_devices import local_cluster
 
 AMPLIFIED = 1e-4  # Adam divides rounding by small second moments
@@ -37,21 +34,6 @@ def plan_of(name, cluster=None, **options):
   options = {"strategy": "m_topo", "batch_size": BATCH, **options}
   model = build_fitted(name)
   return tfplace.plan_model(model, cluster or local_cluster(), **options)
-
-
-def test_each_microbatch_runs_on_its_device():
-  model = build_fitted("dense")
-  names = split_placement(model, MicrobatchConfig(2)).problem.graph.names
-  devices = {0: "CPU:1", 1: "CPU:2"}  # What both share is on CPU:0.
-  plan = {name: devices.get(microbatch_of(name), "CPU:0") for name in names}
-  tfplace.place_model(model, placement=plan)
-  with at.recorded() as ran:
-    found = fitted(model, "dense")
-  assert_same(found, unplaced_fit("dense"))
-  for part, device in devices.items():
-    backward = f"microbatch_{part}/gradient_tape/"
-    found = {n.device for n in ran if n.name.startswith(backward)}
-    assert found == {device}
 
 
 def test_a_plan_of_layers_places_each_microbatch():
@@ -88,26 +70,6 @@ def test_sums_of_two_hosts_outlive_their_traced_template(monkeypatch):
   assert all(node.device == planned for node, planned in same)
   scopes = {node.name.partition("/")[0] for node, _ in same}
   assert "accumulate_on_2_and_2" in scopes
-
-
-def test_relays_run_where_two_devices_of_a_host_read_them():
-  # Of two hosts, CPU:0 is one, and CPU:1 and CPU:2 are the other. Each variable
-  # is on CPU:0, and a relay on CPU:1 passes it on.
-  model = build_fitted("dense")
-  config = MicrobatchConfig(3, devices=(1, 2))
-  traced = trace_keras(model, BATCH, microbatches=config)
-  problem = tfplace.Problem(op_graph(traced, local_cluster()), local_cluster())
-  groups = GroupGraph(problem)
-  device = np.zeros(problem.graph.num_ops, int)
-  for op, name in enumerate(problem.graph.names):
-    device[op] = microbatch_of(name) or name.startswith("relay_to_host_1/")
-  row = groups.expand(groups.nearest(groups.contract(device)))
-  tfplace.place_model(model, placement=tfplace.Placement(problem, row))
-  with at.recorded() as ran:
-    fitted(model, "dense")
-  relays = {n.name: n.device for n in ran if n.name.startswith("relay_to_host")}
-  assert len(relays) == 6  # kernels and biases
-  assert set(relays.values()) == {"CPU:1"}
 
 
 def test_a_plan_keeps_sizes_and_sums_in_its_file(tmp_path):
@@ -232,23 +194,6 @@ def test_inference_is_neither_split_nor_recomputed():
   for options in ({"microbatches": 2}, {"recompute": "all"}):
     with pytest.raises(ExtractionError, match="only a training step is split"):
       tfplace.plan_model(model, local_cluster(), **options)
-
-
-def test_numbers_of_numpy_are_numbers():
-  options = {"seed": 3, "microbatches": 2, "max_in_flight": 1}
-  plans = [
-    plan_of(
-      "dense",
-      strategy="cpu",
-      check=False,
-      **{n: kind(v) for n, v in options.items()},
-    )
-    for kind in (int, np.int64)
-  ]
-  expected = MicrobatchConfig(2, 1, devices=(3,))
-  assert [plan.microbatch_config for plan in plans] == [expected] * 2
-  assert type(plans[1].microbatches) is type(plans[1].max_in_flight) is int
-  assert len({plan.evaluation.step_time_us for plan in plans}) == 1
 
 
 def fast_cluster():

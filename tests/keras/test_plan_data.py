@@ -23,7 +23,6 @@ from tfplace.errors import (
 )
 from tfplace.extraction import trace_keras
 from tfplace.keras import layer_groups, state
-from tfplace.report.explain.layers import find_layers
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 
@@ -120,47 +119,6 @@ def test_a_plan_of_layers_shows_their_devices():
   assert "svg" not in page.tags
   with pytest.raises(ApplyError, match="'net' was not planned with costs"):
     model.placement.plot()
-
-
-def _twins():
-  """Layers whose scopes TensorFlow numbers, one of them called twice."""
-  start = x = keras.Input((8, 8, 3))
-  left = keras.layers.Conv2D(4, 3, name="left_conv1")(x)
-  left = keras.layers.Conv2D(4, 3, name="left_conv2")(left)
-  right = keras.layers.Conv2D(4, 3, name="dense")(x)
-  right = keras.layers.Conv2D(4, 3, name="dense_1")(right)
-  shared = keras.layers.Conv2D(4, 3, name="shared")
-  left, right = shared(left), shared(right)
-  x = keras.layers.Concatenate(name="join_1")([left, right])
-  x = keras.layers.Flatten(name="flat")(keras.layers.ReLU(name="bend")(x))
-  x = keras.layers.Dense(1, name="last")(x)
-  model = keras.Model(start, x, name="net")
-  model.compile("sgd", "mse", jit_compile=False)
-  return model
-
-
-@pytest.mark.parametrize("kind", ["twins", slow("lstm")])
-def test_a_plan_and_its_explanation_name_the_users_layers(kind):
-  model = _twins() if kind == "twins" else at.build(kind)
-  sample = None if kind == "twins" else at.batch(kind)
-  plan = tfplace.plan_model(model, at.linked(), strategy="m_etf", sample=sample)
-  parts = list(model._flatten_layers(include_self=False))
-  known = {layer.name for layer in parts}
-  assert set(plan.layers) - {model.name} <= known
-  problem = plan.placement.problem
-  weight = problem.fastest_us
-  graph = problem.graph
-  assert {p.rpartition("/")[2] for p in graph.layer_paths if p} <= {
-    model.name,
-    *known,
-  }
-  layers = find_layers(graph.names, weight, graph.layer_paths)
-  explained = {
-    layers.names[i] for i in np.unique(layers.layer_of[weight > 0]).tolist()
-  }
-  heavy = {layer.name for layer in model.layers if layer.weights}
-  assert heavy <= explained
-  assert not {n for n in explained - known if re.sub(r"_\d+$", "", n) in known}
 
 
 @pytest.mark.parametrize("kind", ["two_inputs", slow("subclassed")])

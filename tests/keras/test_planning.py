@@ -263,13 +263,6 @@ def test_who_waits_for_a_stage_is_told(monkeypatch, caplog, capsys):
   assert capsys.readouterr().out == ""
 
 
-def test_nobody_is_told_of_what_is_quick(caplog, capsys):
-  with caplog.at_level(logging.WARNING, "tfplace"):
-    tfplace.plan_model(at.build("dense"), FAST, strategy="m_etf")
-  assert "planning" not in caplog.text
-  assert capsys.readouterr().out == ""
-
-
 def test_verbose_prints_every_stage_and_what_it_took(capsys):
   plan = tfplace.plan_model(
     at.build("dense"), FAST, strategy="m_etf", verbose=1

@@ -238,18 +238,12 @@ class OwnLoss(Asking):
     return ops.mean(ops.square(y_pred - y))
 
 
-def pairs(self, x, y, _):
-  x = self(x)
-  return ops.mean(ops.square(ops.matmul(x, ops.transpose(x))))
-
-
 def worst(self, x, y, _):
   return self.compute_loss(x, y, self(x)) + ops.max(self(x))
 
 
 # What docs/custom_loops.md quotes.
 REFUSED = [
-  ("mixes the examples of a batch", with_cost(pairs)),
   (
     "the loss mixes the examples of a batch: its Max reduces over the examples"
     r" of the batch \(op 'Max'\)",

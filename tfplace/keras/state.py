@@ -257,11 +257,9 @@ class JitSwitch:
     """Restores the user's XLA setting for a model that is not placed."""
     self._awaited, self._off = False, False
     self._apply()
-    if not self._model.jit_compile:
-      return
-    for kind in KINDS:  # A fit may be running.
-      if getattr(self._model, f"{kind}_function") is not None:
-        getattr(self._model, f"make_{kind}_function")(force=True)
+    if self._model.jit_compile:
+      with functions_renewed(self._model):  # A fit may be running.
+        pass
 
   def detach(self) -> None:
     """Restores the model's own `compile` and XLA setting."""
