@@ -1,6 +1,5 @@
 """SavedModels with a placement in them, loaded by TensorFlow alone."""
 
-import dataclasses
 import os
 
 import keras
@@ -11,7 +10,7 @@ import tensorflow as tf
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.bin import place
-from tfplace.core import Cluster, Device, Link, Placement
+from tfplace.core import Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import trace_saved_model
 from tfplace.extraction.safety import safe_loading
@@ -229,34 +228,13 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
   assert os.listdir(tmp_path / "out") == []
 
 
-def test_a_placement_of_another_model_is_refused(tmp_path):
-  source = _export("dense", tmp_path)
-  traced = trace_saved_model(source, 4)
-  placement = at.random_placement(traced)
-  first = dataclasses.replace(
-    placement.problem.graph, names=("other", *placement.problem.graph.names[1:])
-  )
-  problem = dataclasses.replace(placement.problem, graph=first)
-  with pytest.raises(ApplyError, match="is not in the placement"):
-    write_placed_saved_model(
-      source, Placement(problem, placement.devices), tmp_path / "out"
-    )
-
-
-def _cluster(folder):
-  links = [Link(a, b, 1e6) for a in CPUS for b in CPUS if a != b]
-  devices = tuple(Device(name, "CPU", 1e9) for name in CPUS)
-  path = str(folder / "cluster.json")
-  save_cluster(Cluster("three", devices, tuple(links)), path)
-  return path
-
-
 def test_the_command_writes_a_model_that_serves_as_placed(tmp_path, capsys):
   source = _export("two_inputs", tmp_path)
   output, plan = tmp_path / "out", str(tmp_path / "p.json")
+  save_cluster(at.linked(memory_bytes=1e9), tmp_path / "cluster.json")
   flags = [
     f"--saved_model={source}",
-    f"--cluster={_cluster(tmp_path)}",
+    f"--cluster={tmp_path / 'cluster.json'}",
     "--strategy=m_etf",
     f"--output={plan}",
     f"--output_saved_model={output}",

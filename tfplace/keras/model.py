@@ -44,10 +44,10 @@ def place_model(
   Modifies the model in place and returns it. The model keeps its weights,
   optimizer state and `compile`. It gains `model.placement` (a `Plan`, None
   until the plan is made) and `model.placement_scope()` for a GradientTape
-  loop. If the loss, optimizer or
-  shapes are unknown, planning waits for the first fit. If strategy "auto"
-  finds nothing faster than one device, the model stays unchanged. A strategy
-  given by name is always applied; the message reports a slowdown.
+  loop. If the loss, optimizer or shapes are unknown, planning waits for the
+  first fit. If strategy "auto" finds nothing faster than one device, the model
+  stays unchanged. A strategy given by name is always applied; the message
+  reports a slowdown.
 
   Args:
     model: a Keras 3 model on the TensorFlow backend.
