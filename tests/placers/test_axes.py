@@ -41,14 +41,6 @@ def test_a_scope_is_that_of_the_op_and_of_its_gradient():
   assert scopes.of[0] == scopes.of[1]
 
 
-def test_an_op_without_a_scope_is_of_its_neighbours():
-  names = ["m/step_0/a/MatMul", "AddN_7", "m/step_1/a/MatMul", "alone"]
-  edges = [(names[0], "AddN_7")]
-  scopes = read_scopes(GroupGraph(problem_of(names, edges)))
-  assert scopes.of[1] == scopes.of[0] != scopes.of[2]
-  assert scopes.paths[scopes.of[3]] == ()
-
-
 def test_splits_of_one_axis_by_hand():
   axis = np.array([0, 1, 2, 3, UNKNOWN])
   found = [part.tolist() for part in splits([axis], 2)]

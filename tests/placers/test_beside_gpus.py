@@ -78,12 +78,6 @@ def test_a_cpu_computes_where_memory_asks_for_it():
   assert result.evaluation.feasible and _on_cpu(result) > 0
 
 
-def test_results_of_a_seed_are_equal():
-  first, again = (_place(_parallel(cpu_us=250.0), seed=3) for _ in range(2))
-  assert np.array_equal(first.placement.devices, again.placement.devices)
-  assert first.evaluations == again.evaluations <= 600
-
-
 def test_results_are_of_the_given_problem():
   problem = _parallel(cpu_us=1950.0)
   result = _place(problem)
@@ -123,35 +117,6 @@ def test_cpus_keep_variables_updates_and_their_own_ops():
   # Bounds and ranks are those of the problem.
   assert narrow.lower_bound_us == problem.lower_bound_us
   assert np.array_equal(narrow.fastest_us, problem.fastest_us)
-
-
-def test_a_loop_over_a_variable_is_work_of_gpus():
-  both = {"GPU": 1.0, "CPU": 1.0}
-  ops = [
-    OpSpec("w", "VarHandleOp", both, [8.0], 64.0, colocation="w"),
-    OpSpec("lstm/while", "While", both, [8.0], colocation="w"),
-  ]
-  problem = Problem(build_graph("loop", ops, [(0, 0, 1)]), _cluster())
-  assert gpus_compute(problem).off_cpu.tolist() == [False, True]
-
-
-def test_clusters_of_one_type_are_not_concerned():
-  ops = [OpSpec("op", "MatMul", {"GPU": 1.0, "CPU": 1.0}, [8.0])]
-  graph = build_graph("one", ops, [])
-  for kind in ("GPU", "CPU"):
-    names = [f"/device:{kind}:{i}" for i in range(2)]
-    devices = tuple(Device(name, kind) for name in names)
-    assert gpus_compute(Problem(graph, Cluster("alike", devices))) is None
-
-
-def test_the_cpu_alone_is_no_single_device_where_a_gpu_holds_all():
-  # The CPU is faster, yet the step is compared with that of the GPU.
-  fast = _parallel(cpu_us=1.0)
-  single = tfplace.place(fast, "single")
-  assert single.evaluation.step_time_us == 2000.0
-  full = Problem(fast.graph, _cluster(memory_bytes=4.0))
-  single = tfplace.place(full, "single")
-  assert single.evaluation.step_time_us == 20.0
 
 
 @pytest.mark.parametrize("memory, is_narrow", [(8.0, True), (3.0, False)])

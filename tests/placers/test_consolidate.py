@@ -7,8 +7,7 @@ from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.core.paths import transfers
-from tfplace.errors import TfplaceError
-from tfplace.placers import auto, place, registry
+from tfplace.placers import auto, registry
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
@@ -59,9 +58,7 @@ def test_an_odd_op_comes_back_where_its_transfer_costs_more():
   assert found.tolist() == [0] * 5
   assert after.step_time_us == pytest.approx(400.1)
   assert after.bytes_moved == 0
-
-
-def test_an_odd_op_stays_where_no_growth_is_allowed():
+  # It stays if the step may not grow.
   found, before_us, after = consolidated(
     odd_gradient(), [0, 0, 0, 0, 1], tolerance=0.0
   )
@@ -91,21 +88,8 @@ def test_equal_layers_of_two_towers_change_places():
   assert after.step_time_us == pytest.approx(600.0)
 
 
-def test_what_does_not_fit_is_not_kept():
-  # Beside the chain there is no room for the gradient's 30 bytes.
-  graph = problems.graph(
-    [100.0] * 4 + [0.1],
-    [(0, 1), (1, 2), (2, 3), (2, 4)],
-    persistent_bytes=[10.0] * 4 + [30.0],
-  )
-  problem = Problem(graph, problems.cluster([60.0, 60.0]))
-  found, _, after = consolidated(problem, [0, 0, 0, 0, 1], tolerance=0.005)
-  assert after.feasible
-  assert found[4] == 1 or found.tolist() != [0] * 5
-
-
-@pytest.mark.parametrize("evaluations", [1, 7, 100])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("evaluations", [7, 100])
+@pytest.mark.parametrize("seed", range(10))
 def test_bounds_hold_on_random_problems(seed, evaluations):
   problem = problems.random_problem(seed)
   simulator, groups = Simulator(problem), GroupGraph(problem)
@@ -129,7 +113,7 @@ def test_bounds_hold_on_random_problems(seed, evaluations):
   assert now[1] <= before[1]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_auto_is_slower_than_its_best_by_the_tolerance_at_most(seed):
   problem = problems.random_problem(seed)
   budget = Budget(20, max_evaluations=300)
@@ -143,22 +127,6 @@ def test_auto_is_slower_than_its_best_by_the_tolerance_at_most(seed):
   assert result.evaluations <= one_shot
 
 
-def test_auto_is_no_slower_than_what_it_is_given_to_start_from():
-  problem = problems.random_problem(3)
-  simulator = Simulator(problem)
-  first = AutoPlacer(learned=(), tolerance=None)
-  known = first.place(problem, simulator, Budget(20, 400), 0)
-  again = AutoPlacer(learned=(), start=known.placement.devices)
-  found = again.place(problem, simulator, Budget(20, 40), 0)
-  assert found.evaluation.step_time_us <= known.evaluation.step_time_us
-
-
-@pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])
-def test_a_tolerance_that_makes_no_sense_is_refused(tolerance):
-  with pytest.raises(TfplaceError, match="tolerance is"):
-    place(problems.random_problem(0), "single", tolerance=tolerance)
-
-
 @pytest.mark.parametrize(("seconds", "is_begun"), [(1e-9, True), (1e9, False)])
 def test_auto_leaves_it_out_where_it_would_not_end(
   monkeypatch, seconds, is_begun
@@ -167,7 +135,7 @@ def test_auto_leaves_it_out_where_it_would_not_end(
   monkeypatch.setattr(
     auto, "consolidate", lambda *a: begun.append(1) or consolidate(*a)
   )
-  config = auto.AutoConfig(consolidation_s_per_op=seconds)
+  monkeypatch.setattr(auto, "_CONSOLIDATION_S_PER_OP", seconds)
   problem, budget = towers(), Budget(60, 200)
-  auto.AutoPlacer(config=config).place(problem, Simulator(problem), budget, 0)
+  auto.AutoPlacer().place(problem, Simulator(problem), budget, 0)
   assert bool(begun) == is_begun

@@ -6,17 +6,12 @@ import pytest
 from tests.testing import problems
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
+from tfplace.placers.groups import GroupGraph
 
 
-def expert(names, edges, num_devices, times=None, colocation=None):
+def expert(names, edges, num_devices, times=None):
   ops = [
-    OpSpec(
-      name,
-      "Op",
-      {"GPU": (times or {}).get(name, 1.0)},
-      output_bytes=(4.0,),
-      colocation=(colocation or {}).get(name),
-    )
+    OpSpec(name, "Op", {"GPU": (times or {}).get(name, 1.0)}, (4.0,))
     for name in names
   ]
   at = {name: i for i, name in enumerate(names)}
@@ -40,24 +35,12 @@ NMT = [
 NMT_EDGES = list(itertools.pairwise(NMT))
 
 
-def test_nmt_layers_share_devices_by_depth_on_two():
-  at = expert(NMT, NMT_EDGES, 2)
-  assert at["nmt/encoder_embedding/Gather"] == 0
-  assert at["nmt/encode_0/encoder_layer_0/MatMul"] == 0
-  assert at["nmt/decode_0/decoder_layer_0/MatMul"] == 0
-  assert at["nmt/encode_0/encoder_layer_1/MatMul"] == 1
-  assert at["nmt/decode_0/attention/MatMul"] == 1
-  assert at["nmt/decode_0/softmax/MatMul"] == 1
-  assert at["gradient_tape/nmt/decode_0/softmax/MatMul"] == 1
-  assert at["gradient_tape/nmt/encode_0/encoder_layer_1/MatMul"] == 1
-
-
-def test_nmt_attention_and_softmax_have_a_spare_device():
-  at = expert(NMT, NMT_EDGES, 3)
-  assert at["nmt/encode_0/encoder_layer_0/MatMul"] == 0
-  assert at["nmt/encode_0/encoder_layer_1/MatMul"] == 1
-  assert at["nmt/decode_0/attention/MatMul"] == 2
-  assert at["nmt/decode_0/softmax/MatMul"] == 2
+def test_nmt_layers_share_devices_by_depth():
+  on_two = expert(NMT, NMT_EDGES, 2)
+  assert list(on_two.values()) == [0, 0, 1, 0, 1, 1, 1, 1, 1]
+  # Attention and softmax have a spare device.
+  on_three = expert(NMT, NMT_EDGES, 3)
+  assert list(on_three.values()) == [0, 0, 1, 0, 2, 1, 2, 2, 1]
 
 
 def language_model(layer, num_layers):
@@ -78,8 +61,6 @@ def language_model(layer, num_layers):
   ("num_layers", "num_devices", "blocks"),
   [
     (2, 2, [0, 1]),
-    (4, 4, [0, 1, 2, 3]),
-    (4, 2, [0, 0, 1, 1]),
     (8, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
     (2, 3, [0, 1]),  # the softmax has the third for itself
   ],
@@ -118,35 +99,55 @@ def test_inception_is_cut_between_cells_only():
   assert at["gradient_tape/net/conv0/Conv2DBackpropFilter"] == 0
 
 
-def test_optimizer_ops_follow_their_variable():
-  names = [
-    "net/a/MatMul",
-    "net/b/MatMul",
-    "net/b/ReadVariableOp",
-    "adam/AssignVariableOp",
-    "adam/Mul",
-  ]
-  edges = [
-    ("net/a/MatMul", "net/b/MatMul"),
-    ("net/b/ReadVariableOp", "net/b/MatMul"),
-    ("net/b/MatMul", "adam/Mul"),
-    ("adam/Mul", "adam/AssignVariableOp"),
-  ]
-  at = expert(
-    names,
-    edges,
-    2,
-    colocation={
-      "net/b/ReadVariableOp": "loc:@w",
-      "adam/AssignVariableOp": "loc:@w",
-    },
-  )
-  assert at["net/a/MatMul"] == 0
-  for name in names[1:]:
-    assert at[name] == 1
-
-
 def test_graph_without_scopes_is_cut_along_its_order():
   names = ["a", "b", "c", "d"]
   at = expert(names, list(itertools.pairwise(names)), 2)
   assert list(at.values()) == [0, 0, 1, 1]
+
+
+LAYERS = 8
+
+
+def step(names, memory=np.inf):
+  """A chain of layers of 10 us; reads and updates of variables take 0.1 us.
+
+  All variables come first in the file, and each is read by one layer.
+  """
+  ops, edges = [], []
+  for i in range(LAYERS):
+    group = {"colocation": f"v{i}"}
+    name = names.format(i)
+    ops += [
+      OpSpec(f"{name}", "VarHandleOp", {"GPU": 0.0}, [0.0], 40.0, **group),
+      OpSpec(f"{name}/Read", "ReadVariableOp", {"GPU": 0.1}, [40.0], **group),
+      OpSpec(
+        f"{name}/Update", "AssignSubVariableOp", {"GPU": 0.1}, [], **group
+      ),
+    ]
+    edges += [(3 * i, 0, 3 * i + 1), (3 * i, 0, 3 * i + 2)]
+  for i in range(LAYERS):
+    op = len(ops)
+    ops.append(OpSpec(f"multiply{i}", "MatMul", {"GPU": 10.0}, [4.0]))
+    edges += [(3 * i + 1, 0, op), (op, 0, 3 * i + 2)]
+    if i:
+      edges.append((op - 1, 0, op))
+  graph = build_graph("chain", ops, edges)
+  return Problem(graph, problems.cluster([memory] * 2, bandwidth=1e3))
+
+
+@pytest.mark.parametrize("strategy", ["blocks", "expert", "m_topo"])
+def test_variables_sit_with_their_first_readers(strategy):
+  result = place(step("w{}"), strategy)
+  devices = result.placement.devices
+  assert (devices[: 3 * LAYERS : 3] == devices[3 * LAYERS :]).all()
+  assert devices[3 * LAYERS :].tolist() == [0] * 4 + [1] * 4
+
+
+def test_memory_limits_what_follows_a_reader():
+  # The layers of each device hold 160 bytes; the first has 130, the other 400.
+  problem = step("w{}")
+  cluster = problems.cluster([130.0, 400.0])
+  groups = GroupGraph(Problem(problem.graph, cluster))
+  devices = np.array([1] * LAYERS + [0] * 4 + [1] * 4, np.int32)
+  moved = groups.beside_readers(devices)
+  assert moved.tolist() == [0, 0, 0, 1, *[1] * 4, *[0] * 4, *[1] * 4]

@@ -11,15 +11,13 @@ from tfplace.core import (
   Cluster,
   Device,
   Link,
-  OpSpec,
   Placement,
   Problem,
-  build_graph,
 )
 from tfplace.core.paths import transfers
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import place
-from tfplace.placers.registry import MICROBATCHED, READY, classical
+from tfplace.placers.registry import MICROBATCHED
 from tfplace.placers.rules.stages import balanced_stages
 
 
@@ -47,19 +45,6 @@ def test_data_parallel_gives_each_microbatch_a_device():
   assert result.evaluation.step_time_us < 1000  # of 3200 on one device
 
 
-def test_more_microbatches_than_devices_are_in_blocks():
-  graph, at = split_steps.split_graph(layers=2, microbatches=6)
-  where = placed("data_parallel", graph, devices(3)).placement.devices
-  assert [where[at["back", i, 0]] for i in range(6)] == [0, 0, 1, 1, 2, 2]
-
-
-def test_less_microbatches_than_devices_use_as_many_devices():
-  graph, at = split_steps.split_graph(layers=4, microbatches=2)
-  where = placed("data_parallel", graph, devices(4)).placement.devices
-  assert set(where.tolist()) == {0, 1}
-  assert sorted(where[at["var", j]] for j in range(4)) == [0, 0, 1, 1]
-
-
 def test_a_replica_adds_its_gradients_before_it_sends_them():
   # Of 8 gradients on 4 devices, 3 sums of 2 are sent; the variable is sent to 3
   # devices. Added from left to right, the sum also goes from the last device to
@@ -72,16 +57,6 @@ def test_a_replica_adds_its_gradients_before_it_sends_them():
     where = result.placement.devices
     assert [where[at["add", i, 0]] for i in (1, 3, 5, 7)] == [0, 1, 2, 3]
     assert result.evaluation.bytes_moved == sent * 20000.0
-
-
-def test_gradients_of_one_microbatch_are_added_at_the_variable():
-  for share in ((4,), ()):
-    graph, at = split_steps.split_graph(layers=1, microbatches=4, devices=share)
-    result = placed("data_parallel", graph, devices(4))
-    where = result.placement.devices
-    home = where[at["var", 0]]
-    assert {where[at["add", i, 0]] for i in (1, 2, 3)} == {home}
-    assert result.evaluation.bytes_moved == 6 * 1000.0
 
 
 def on_hosts(hosts, per_host):
@@ -127,45 +102,6 @@ def test_weights_and_gradients_cross_a_network_once(
       assert relay == where[at["var", j]]
 
 
-def test_relays_are_spread_over_the_devices_of_a_host():
-  graph, at = split_steps.split_graph(layers=8, microbatches=4, devices=(2, 2))
-  where = placed("data_parallel", graph, on_hosts(2, 2)).placement.devices
-  away = [
-    where[at[f"relay_to_host_{h}/", j]]
-    for h, j in itertools.product(range(2), range(8))
-    if where[at["var", j]] // 2 != h
-  ]
-  assert sorted(np.bincount(away)) == [2, 2, 2, 2]
-
-
-def test_replicas_of_stages_add_what_they_have_first():
-  # Two replicas, of 4 of 8 microbatches each: each layer's weight and gradient
-  # are sent once. Activations and their gradients are sent at one border.
-  graph, _ = split_steps.split_graph(layers=4, microbatches=8, devices=(4,))
-  result = placed("hybrid", graph, devices(4))
-  assert result.evaluation.bytes_moved == 4 * 2 * 1000.0 + 8 * 2 * 100.0
-
-
-@pytest.mark.parametrize("strategy", ["data_parallel", "pipeline"])
-def test_rows_of_the_batch_are_taken_where_the_batch_is(strategy):
-  # A fed batch of 4000 bytes, of which each of 4 microbatches takes 1000.
-  kinds = {"GPU": 1.0}
-  ops = [OpSpec("data", "Placeholder", kinds, [4000.0])]
-  edges = []
-  for i in range(4):
-    ops.append(OpSpec(f"rows_{i}", "Slice", kinds, [1000.0], microbatch=i))
-    ops.append(
-      OpSpec(f"use_{i}", "Op", {k: 100.0 for k in kinds}, [8.0], microbatch=i)
-    )
-    edges += [(0, 0, 1 + 2 * i), (1 + 2 * i, 0, 2 + 2 * i)]
-  result = placed(strategy, build_graph("fed", ops, edges), devices(4))
-  where = result.placement.devices
-  assert {int(where[1 + 2 * i]) for i in range(4)} == {int(where[0])}
-  if strategy == "data_parallel":
-    assert {int(where[2 + 2 * i]) for i in range(4)} == {0, 1, 2, 3}
-    assert result.evaluation.bytes_moved == 3 * 1000.0
-
-
 @pytest.mark.parametrize("layer", [True, False])
 def test_a_pipeline_keeps_a_layer_on_a_device(layer):
   graph, at = split_steps.split_graph(layers=8, microbatches=4, layer=layer)
@@ -174,12 +110,6 @@ def test_a_pipeline_keeps_a_layer_on_a_device(layer):
     for kind in ("forward", "back"):
       assert where[at[kind, i, j]] == j // 2
     assert where[at["var", j]] == where[at["update", j]] == j // 2
-
-
-def test_a_step_that_is_whole_has_a_pipeline_too():
-  graph, at = split_steps.split_graph(layers=6, microbatches=1)
-  where = placed("pipeline", graph, devices(3)).placement.devices
-  assert [where[at["forward", 0, j]] for j in range(6)] == [0, 0, 1, 1, 2, 2]
 
 
 def test_the_product_has_replicas_of_stages():
@@ -218,21 +148,7 @@ def test_a_whole_step_is_refused_by_name(strategy):
     placed(strategy, graph, devices(4))
 
 
-def test_the_product_says_what_it_needs():
-  graph, _ = split_steps.split_graph()
-  with pytest.raises(TfplaceError, match=r"four devices .* 'c' has 3"):
-    placed("hybrid", graph, devices(3))
-
-
-def test_missing_links_leave_what_they_allow():
-  graph, _ = split_steps.split_graph(layers=4, microbatches=2)
-  for strategy in ("data_parallel", "pipeline"):
-    alone = problems.cluster([np.inf] * 2, links=[])
-    result = placed(strategy, graph, alone)
-    assert len(set(result.placement.devices.tolist())) == 1
-
-
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_any_graph_may_say_which_microbatch_its_ops_are_of(seed):
   problem = problems.random_problem(seed)
   rng = np.random.default_rng(seed)
@@ -250,21 +166,6 @@ def test_any_graph_may_say_which_microbatch_its_ops_are_of(seed):
     assert result.evaluation.feasible
 
 
-def test_a_graph_without_ops_is_a_pipeline():
-  result = placed("pipeline", problems.graph([], []), devices(2))
-  assert result.evaluation.step_time_us == 0
-
-
-def test_they_compete_where_a_step_is_split_and_only_there():
-  for microbatches, names in ((1, set()), (2, set(MICROBATCHED))):
-    graph, _ = split_steps.split_graph(microbatches=microbatches)
-    problem = Problem(graph, devices(4))
-    assert set(classical(problem)) & set(MICROBATCHED) == names
-    result = place(problem, "auto", budget_s=20, max_evaluations=400)
-    assert {r.strategy for r in result.tried} & set(MICROBATCHED) == names
-  assert not set(READY) & set(MICROBATCHED)
-
-
 def cuts(count, stages):
   """Every way to cut so many layers into so many stages: pairs of ends."""
   for borders in itertools.combinations(range(1, count), stages - 1):
@@ -277,7 +178,7 @@ def ends_of(stage):
   return list(itertools.pairwise([0, *borders, len(stage)]))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_stages_are_balanced_as_well_as_can_be(seed):
   rng = np.random.default_rng(seed)
   count, stages = int(rng.integers(1, 9)), int(rng.integers(1, 5))
@@ -307,22 +208,3 @@ def test_stages_are_balanced_as_well_as_can_be(seed):
     assert slowest(found) == pytest.approx(best)
   found = ends_of(balanced_stages(work, cut, stages, (held, 0.7 * least)))
   assert fullest(found) <= 1.5 * least  # nothing fits: nearly the least
-
-
-def of_memory(num_bytes):
-  """Two devices."""
-  return problems.cluster([num_bytes] * 2, bandwidth=100.0)
-
-
-def test_a_pipeline_keeps_to_the_memory_of_its_devices():
-  graph, at = split_steps.split_graph(layers=4, microbatches=2)
-  wide = graph.persistent_bytes.copy()
-  wide[[at["var", 0], at["var", 1]]] = 10_000.0
-  graph = dataclasses.replace(graph, persistent_bytes=wide)
-  room = placed("pipeline", graph, of_memory(np.inf))
-  held = np.bincount(room.placement.devices, wide, 2)
-  assert held.max() >= 20_000  # layers 0 and 1 are one stage
-  tight = placed("pipeline", graph, of_memory(18_000.0))
-  assert tight.evaluation.feasible
-  where = tight.placement.devices
-  assert where[at["var", 0]] != where[at["var", 1]]

@@ -5,12 +5,11 @@ import pytest
 
 from tests.testing import problems
 from tfplace import placers
-from tfplace.core import Placement, Problem
 from tfplace.errors import TfplaceError
 
 
 @pytest.mark.parametrize("strategy", ["auto", "annealing"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_result_is_never_worse_than_the_start(strategy, seed):
   problem = problems.random_problem(seed)
   known = placers.place(problem, "auto", budget_s=9, max_evaluations=3000)
@@ -57,14 +56,3 @@ def test_something_else_is_refused():
     TfplaceError, match=r"'assignments' on .*names of devices"
   ):
     placers.place(problem, "auto", init_placement=whole_file)
-
-
-def test_a_start_for_a_tighter_bound_is_the_same_start():
-  problem = problems.random_problem(3)
-  start = placers.place(problem, "single").placement
-  again = Problem(problem.graph, problem.cluster)
-  found = placers.place(
-    again, "annealing", max_evaluations=20, init_placement=start
-  )
-  assert isinstance(found.placement, Placement)
-  assert found.placement.problem is again

@@ -4,39 +4,19 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.core import Problem
+from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.core.cluster import MESSAGE_COSTS
-from tfplace.core.paths import upward_ranks
 from tfplace.placers import place
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling.costs import (
-  list_tables,
-  mean_times,
+from tfplace.placers.list_scheduling.co_placement import (
+  GROUPINGS,
+  co_placed,
+  forward_ops,
+  only_consumers,
 )
-from tfplace.simulate.links import mean_transfer
 
 
 def placed(problem, strategy):
   return place(problem, strategy, budget_s=5).placement.devices.tolist()
-
-
-def test_upward_ranks_by_hand():
-  # A link moves 10 bytes/us and takes 1 us. Ranks from the end: o3: 2;
-  # o1: 3 + (20/10 + 1) + 2 = 8; o2: 4 + (0 + 1) + 2 = 7;
-  # o0: 1 + max(1 + 8, 1 + 7) = 10 (its own output has 0 bytes).
-  problem = Problem(
-    problems.graph(
-      [1.0, 3.0, 4.0, 2.0],
-      [(0, 1), (0, 2), (1, 3), (2, 3)],
-      output_bytes=[(0.0,), (20.0,), (0.0,), (0.0,)],
-    ),
-    problems.cluster([np.inf] * 2, bandwidth=10.0, latency=1.0),
-  )
-  tables = list_tables(GroupGraph(problem))
-  ranks = upward_ranks(
-    problem.graph, mean_times(tables), *mean_transfer(problem.cluster)
-  )
-  assert ranks.tolist() == [10.0, 8.0, 7.0, 2.0]
 
 
 @pytest.mark.parametrize("strategy", ["heft", "m_etf"])
@@ -68,20 +48,6 @@ def test_what_messages_take_of_devices_keeps_a_fork_together(strategy, field):
   assert len(set(placed(Problem(problem.graph, cluster), strategy))) == 1
 
 
-@pytest.mark.parametrize("strategy", ["heft", "m_etf"])
-def test_dear_transfers_keep_a_fork_together(strategy):
-  # o0 feeds o1 and o2; sending its 1000 bytes takes longer than both ops.
-  problem = Problem(
-    problems.graph(
-      [5.0, 3.0, 3.0],
-      [(0, 1), (0, 2)],
-      output_bytes=[(1000.0,), (0.0,), (0.0,)],
-    ),
-    problems.cluster([np.inf] * 2, bandwidth=1.0),
-  )
-  assert len(set(placed(problem, strategy))) == 1
-
-
 def test_heft_fills_idle_gaps():
   # Ranks 12, 8, 6 and 1. o0 takes d0 for [0, 4], and o1 with its 1000 bytes
   # must follow it, [4, 12]... of d1, which waits for nothing, o2 takes [0, 6]
@@ -96,32 +62,6 @@ def test_heft_fills_idle_gaps():
   )
   devices = placed(problem, "heft")
   assert devices[0] == devices[1] != devices[2] == devices[3]
-
-
-def test_heft_counts_transfers_that_wait_for_one_another():
-  # o0 ends at 1; o1 ... o4 need 10 bytes of it or of its like, and each
-  # transfer takes 10 us on one channel: all stay, for a step of 1 + 4 * 4.
-  problem = Problem(
-    problems.graph(
-      [1.0, 4.0, 4.0, 4.0, 4.0],
-      [(0, i) for i in range(1, 5)],
-      output_bytes=[(200.0,)] + [(0.0,)] * 4,
-    ),
-    problems.cluster([np.inf] * 2, bandwidth=10.0),
-  )
-  result = place(problem, "heft", budget_s=5)
-  assert result.evaluation.step_time_us == 17.0
-
-
-def test_m_etf_takes_the_earliest_start():
-  # Both devices are free at 0; a GPU of 2 us and one of 2 us: three equal
-  # ops start at 0, 0 and 2.
-  problem = Problem(
-    problems.graph([2.0, 2.0, 2.0], []), problems.cluster([np.inf] * 2)
-  )
-  result = place(problem, "m_etf", budget_s=5)
-  assert result.evaluation.step_time_us == 4.0
-  assert sorted(result.placement.devices) == [0, 0, 1]
 
 
 def test_m_topo_fills_to_an_equal_share_of_memory():
@@ -164,23 +104,6 @@ def test_weights_follow_their_first_consumer():
     assert devices[0] == devices[2] != devices[1] == devices[3], strategy
 
 
-def test_single_sends_what_it_cannot_run_elsewhere():
-  problem = Problem(
-    problems.graph([1.0, {"CPU": 9.0}, 1.0], [(0, 1), (1, 2)]),
-    problems.cluster([np.inf] * 2, kinds=["CPU", "GPU"]),
-  )
-  assert placed(problem, "single") == [1, 0, 1]
-
-
-def test_single_takes_the_fastest_device_of_the_main_kind():
-  problem = Problem(
-    problems.graph([{"CPU": 2.0, "GPU": 5.0, "TPU": 4.0}], []),
-    problems.cluster([np.inf] * 3, kinds=["GPU", "TPU", "CPU"]),
-  )
-  assert placed(problem, "single") == [1]
-  assert placed(problem, "cpu") == [2]
-
-
 def test_a_long_graph_of_short_ops_is_not_all_sources():
   # A random tree, each op far below its longest path.
   rng = np.random.default_rng(0)
@@ -191,3 +114,82 @@ def test_a_long_graph_of_short_ops_is_not_all_sources():
   for strategy in ("heft", "m_etf"):
     counts = np.bincount(placed(problem, strategy), minlength=2)
     assert counts.min() > 1000, strategy
+
+
+def named(names_and_types, edges):
+  ops = [OpSpec(n, t, {"GPU": 1.0}, (4.0,)) for n, t in names_and_types]
+  return build_graph("g", ops, [(a, 0, b) for a, b in edges])
+
+
+def groups_of(problem):
+  return problem.group_of.tolist()
+
+
+def test_forward_ops_by_name_and_by_type():
+  graph = named(
+    [
+      ("net/dense/MatMul", "MatMul"),
+      ("net/dense/Relu", "Relu"),
+      ("gradient_tape/net/dense/MatMul/MatMul_1", "MatMul"),
+      ("gradients/net/dense/MatMul_grad/MatMul", "MatMul"),
+      ("gradient_tape/net/dense/ReluGrad", "ReluGrad"),
+      ("gradient_tape/net/other/Sum", "Sum"),
+      ("adam/net/dense/MatMul/Mul", "Mul"),
+    ],
+    [(0, 4), (1, 4)],
+  )
+  assert forward_ops(graph).tolist() == [-1, -1, 0, 0, 1, -1, -1]
+
+
+def test_groups_by_hand():
+  # A forward pair, each with its gradient; the loss and what comes back.
+  #   a -> b -> loss -> gb -> ga, and a -> ga, b -> gb.
+  graph = named(
+    [
+      ("m/a", "A"),
+      ("m/b", "B"),
+      ("loss", "Loss"),
+      ("gradient_tape/m/b/x", "X"),
+      ("gradient_tape/m/a/x", "X"),
+    ],
+    [(0, 1), (1, 2), (2, 3), (3, 4), (0, 4), (1, 3)],
+  )
+  problem = Problem(graph, problems.cluster([np.inf] * 2))
+  # Only consumers: loss -> gb -> ga. With gradients, these hold all together.
+  assert groups_of(co_placed(problem, True, False)) == [0, 1, 2, 2, 2]
+  assert groups_of(co_placed(problem, False, True)) == [0, 1, 2, 1, 0]
+  assert groups_of(co_placed(problem, True, True)) == [0, 0, 0, 0, 0]
+  assert groups_of(co_placed(problem, False, False)) == [0, 1, 2, 3, 4]
+
+
+def test_variables_that_no_device_can_hold_together_stay_apart():
+  # A chain of three variables of 30 bytes; two fit into 70.
+  problem = Problem(
+    problems.graph(
+      [1.0] * 3, [(0, 1), (1, 2)], persistent_bytes=[30.0, 30.0, 30.0]
+    ),
+    problems.cluster([70.0, 60.0]),
+  )
+  assert groups_of(co_placed(problem)) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_placements_of_the_coarser_problem_are_allowed(seed):
+  problem = problems.random_problem(seed)
+  for rules in GROUPINGS:
+    coarse = co_placed(problem, *rules)
+    # What shared a group still does.
+    assert len({*zip(problem.group_of, coarse.group_of, strict=True)}) == (
+      problem.num_groups
+    )
+    devices = coarse.group_allowed.argmax(axis=1)[coarse.group_of]
+    assert problem.allowed[np.arange(len(devices)), devices].all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_only_consumer_reads_all_outputs(seed):
+  graph = problems.random_problem(seed).graph
+  pairs = sorted(set(zip(graph.edge_src, graph.edge_dst, strict=True)))
+  readers = [[b for a, b in pairs if a == op] for op in range(graph.num_ops)]
+  wanted = [of[0] if len(of) == 1 else -1 for of in readers]
+  assert only_consumers(graph).tolist() == wanted

@@ -70,41 +70,7 @@ def test_favorite_is_the_child_that_the_step_waits_for():
   assert favorites(fork([1.0, 5.0, 1.0])) == [-1, -1, -1]
 
 
-def test_the_favorite_is_the_only_or_longest_transfers_consumer():
-  problem = Problem(
-    problems.graph(
-      [1.0, 1.0, 1.0], [(0, 2), (1, 2)], output_bytes=[(3.0,), (9.0,), (0.0,)]
-    ),
-    problems.cluster([np.inf] * 2),
-  )
-  assert favorites(problem) == [-1, 2, -1]
-
-
-def test_a_program_too_large_to_read_in_time_is_not_built(monkeypatch):
-  # Two pairs in 10 us would be 200,000 per second.
-  monkeypatch.setattr(
-    "tfplace.placers.list_scheduling.favorite_children._constraints", None
-  )
-  assert relaxed(nodes_of(fork([1.0, 1.0, 1.0])), 1e-5) is None
-
-
-def test_out_of_time_favorites_are_greedy():
-  # 7 bytes to o1 and o2, of which the first is taken; o1 and o2 feed o3 and
-  # o4, so that there are no chains.
-  problem = Problem(
-    problems.graph(
-      [1.0] * 5,
-      [(0, 1), (0, 2), (1, 3), (1, 4), (2, 3), (2, 4)],
-      output_bytes=[(7.0,), (3.0,), (5.0,), (0.0,), (0.0,)],
-    ),
-    problems.cluster([np.inf] * 2),
-  )
-  # o0 -> o1 (7); o2 -> o3 (5); of o1's edges (3), o4 is the one still free.
-  assert relaxed(nodes_of(problem), 0.0) is None
-  assert favorites(problem, 0.0) == [1, 4, 3, -1, -1]
-
-
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(8))
 def test_no_op_has_two_favorites_or_is_the_favorite_of_two(seed):
   problem = problems.random_problem(seed)
   for time_limit_s in (0.0, 10.0):
@@ -144,19 +110,3 @@ def test_urgent_op_does_not_wait_for_a_favorite():
   groups = GroupGraph(Problem(graph, problems.cluster([np.inf] * 2)))
   devices = schedule(groups, np.array([2, -1, -1, -1, -1]))
   assert devices.tolist() == [0, 1, 0, 1, 0]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_never_below_the_optimum(seed):
-  problem = problems.small_problem(seed)
-  for strategy in ("m_topo", "m_etf", "m_sct", "heft"):
-    step = place(problem, strategy, budget_s=5).evaluation.step_time_us
-    assert step >= problems.optimum(problem) * (1 - 1e-12)
-
-
-def test_without_transfers_it_is_m_etf():
-  problem = Problem(
-    problems.graph([2.0, 3.0, 4.0, 5.0], []), problems.cluster([np.inf] * 2)
-  )
-  devices = place(problem, "m_sct").placement.devices
-  assert (devices == place(problem, "m_etf").placement.devices).all()

@@ -4,29 +4,14 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.core import Placement, Problem
+from tfplace.core import Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.partition.metis import cut, weighted_graph
 
 
-def test_cut_of_two_halves_is_at_the_thin_edge():
-  problem = problems.two_halves()
-  result = place(problem, "metis", budget_s=5)
-  devices = result.placement.devices.tolist()
-  assert devices[:4] == [devices[0]] * 4 != devices[4:] == [devices[4]] * 4
-  assert result.evaluation.step_time_us == 6.0 == problems.optimum(problem)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_never_below_the_optimum(seed):
-  problem = problems.small_problem(seed)
-  step = place(problem, "metis", budget_s=5).evaluation.step_time_us
-  assert step >= problems.optimum(problem) * (1 - 1e-12)
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_parts_have_equal_work_within_three_percent(seed):
   # METIS's own limit for k-way is 1.03 times the mean.
   rng = np.random.default_rng(seed)
@@ -42,7 +27,7 @@ def test_parts_have_equal_work_within_three_percent(seed):
   assert (parts == cut(graph, 4, seed)).all()
 
 
-@pytest.mark.parametrize("devices", [2, 3, 4, 8])
+@pytest.mark.parametrize("devices", [2, 8])
 @pytest.mark.parametrize(
   "times",
   [
@@ -66,24 +51,35 @@ def test_nothing_is_printed_however_metis_fares(times, devices, capfd):
   assert capfd.readouterr() == ("kept\nas well\n", "")
 
 
-def test_memory_that_metis_does_not_know_is_kept():
-  # Equal work would put three of the four 30-byte weights with their
-  # consumers on one device of 70 bytes.
-  problem = Problem(
-    problems.graph(
-      [1.0, 1.0, 1.0, 3.0],
-      [(0, 1), (1, 2)],
-      output_bytes=[(5.0,)] * 4,
-      persistent_bytes=[30.0] * 4,
-    ),
-    problems.cluster([70.0] * 2),
-  )
-  result = place(problem, "metis", budget_s=5)
-  Placement(problem, result.placement.devices)
-  assert sorted(np.bincount(result.placement.devices)) == [2, 2]
-
-
 def test_missing_library_is_named(monkeypatch):
   monkeypatch.setitem(sys.modules, "pymetis", None)
   with pytest.raises(TfplaceError, match="needs the package pymetis"):
     place(problems.two_halves(), "metis", budget_s=5)
+
+
+def test_weights_are_times_and_bytes_in_proportion():
+  # Times 1, 2 and 5 of 8 and edges of 30, 30 and 40 of 100 bytes, each scaled
+  # to a sum of 800.
+  problem = Problem(
+    problems.graph(
+      [1.0, 2.0, 5.0],
+      [(0, 1), (0, 2), (1, 2)],
+      output_bytes=[(30.0,), (40.0,), (0.0,)],
+    ),
+    problems.cluster([np.inf] * 2),
+  )
+  graph = weighted_graph(GroupGraph(problem), np.array([0, 1]), 800)
+  assert graph.vertex_weights.tolist() == [100, 200, 500]
+  assert graph.offsets.tolist() == [0, 2, 4, 6]
+  assert graph.adjacent.tolist() == [1, 2, 0, 2, 0, 1]
+  assert graph.edge_weights.tolist() == [240, 240, 240, 320, 240, 320]
+
+
+def test_what_the_parts_cannot_run_weighs_nothing():
+  problem = Problem(
+    problems.graph([{"CPU": 7.0}, 3.0], [(0, 1)]),
+    problems.cluster([np.inf] * 2, kinds=["GPU", "CPU"]),
+  )
+  graph = weighted_graph(GroupGraph(problem), np.array([0]), 10)
+  assert graph.vertex_weights.tolist() == [0, 10]
+  assert graph.edge_weights.tolist() == [1, 1]  # no bytes, still an edge

@@ -9,10 +9,8 @@ from tests.testing import problems
 from tfplace.bounds import tightened
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
-from tfplace.core.evaluation import ROUNDING, is_optimal
-from tfplace.placers import place, registry, warm_up
+from tfplace.placers import place, warm_up
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.config import SearchConfig
 from tfplace.simulate import Simulator
 
 SEARCHES = ["annealing", "brkga", "auto"]
@@ -68,29 +66,31 @@ def test_a_large_search_stops_at_what_is_proven_optimal():
       problems.cluster([np.inf] * 2, overhead=0.7, bandwidth=10.0),
     )
   )
-  placer = AnnealingPlacer(SearchConfig(), ("single",))
+  placer = AnnealingPlacer(starts=("single",))
   began = time.perf_counter()
   result = placer.place(problem, Simulator(problem), Budget(600), 0)
   assert result.evaluation.is_optimal
   assert time.perf_counter() - began < 600
 
 
-def test_auto_tries_nothing_after_an_optimum():
-  problem = tightened(PROBLEMS["chain"]())
-  result = place(problem, "auto", budget_s=60)
-  assert [tried.strategy for tried in result.tried] == ["single"]
-  assert not {*result.skipped} & {*registry.CLASSICAL}
-  for name in (*registry.LEARNED_IN_AUTO, "annealing"):
-    assert "proven to be optimal" in result.skipped[name]
+EVALUATIONS = 20_000
 
 
-@pytest.mark.parametrize(
-  ("step_us", "wanted"),
-  [
-    (5.0, True),
-    (5.0 * (1 + ROUNDING), True),  # of a bound that was rounded down
-    (5.0 * (1 + 1e-8), False),
-  ],
-)
-def test_only_rounding_may_part_an_optimum_from_its_bound(step_us, wanted):
-  assert is_optimal(step_us, 5.0) is wanted
+def partition(count=40, devices=3):
+  """Independent ops, whose best step is close to the bound but not at it."""
+  rng = np.random.default_rng(7)
+  graph = problems.graph(list(rng.uniform(1.0, 9.0, count)), [])
+  return tightened(Problem(graph, problems.cluster([np.inf] * devices)))
+
+
+@pytest.mark.parametrize("strategy", ["auto", "annealing", "brkga"])
+def test_a_placement_near_the_bound_ends_the_search(strategy):
+  problem = partition()
+  most = {"max_evaluations": EVALUATIONS, "budget_s": 600}
+  whole = place(problem, strategy, **most)
+  early = place(problem, strategy, gap=0.05, **most)
+  assert early.evaluation.is_within(0.05)
+  assert early.evaluations < whole.evaluations / 4
+  assert whole.evaluation.step_time_us <= early.evaluation.step_time_us
+  again = place(problem, strategy, gap=0.05, **most)
+  assert (again.placement.devices == early.placement.devices).all()

@@ -67,11 +67,6 @@ def test_auto_takes_rank_where_only_that_fits_in_memory(strategy):
   assert result.other_order_us == np.inf
 
 
-def test_where_no_order_fits_the_error_is_that_of_arrival():
-  with pytest.raises(InfeasibleError, match="4 bytes too few"):
-    tfplace.place(two_stages(memory=4.0), "m_topo", order="auto")
-
-
 def test_a_whole_step_runs_as_ops_arrive():
   problem = two_stages()
   graph = dataclasses.replace(
@@ -81,26 +76,6 @@ def test_a_whole_step_runs_as_ops_arrive():
     whole = Problem(graph, problem.cluster, order=order)
     assert tfplace.place(whole, "m_topo", order="auto").order == "arrival"
     assert tfplace.place(whole, "m_topo").order == order
-
-
-def test_a_search_in_both_orders_starts_from_the_given_placement():
-  problem = two_stages()
-  start = tfplace.place(problem, "m_topo").placement
-  result = tfplace.place(
-    problem, "annealing", init_placement=start, max_evaluations=1, order="auto"
-  )
-  assert (result.order, result.evaluation.step_time_us) == ("rank", 11)
-
-
-def test_an_order_that_is_asked_for_is_taken():
-  problem = two_stages(1000.0)
-  result = tfplace.place(problem, "m_topo", order="rank")
-  assert result.order == "rank"
-  assert result.evaluation.step_time_us == 1010
-  assert result.other_order_us is None
-  again = tfplace.place(problem.in_order("rank"), "m_topo")
-  assert again.order == "rank"
-  assert tfplace.place(problem, "m_topo").order == "arrival"
 
 
 def test_a_search_in_both_orders_keeps_budget_and_seed():
@@ -125,28 +100,8 @@ def test_a_search_in_both_orders_keeps_budget_and_seed():
   assert one.order == other.order
 
 
-def test_an_unknown_order_names_the_choices():
-  with pytest.raises(TfplaceError, match=r"'fifo'.*arrival, rank, auto"):
-    tfplace.place(two_stages(), "m_topo", order="fifo")
-
-
 def test_an_evaluator_judges_in_its_own_order():
   problem = two_stages()
   judge = Simulator(problem)
   with pytest.raises(TfplaceError, match=r"'rank'.*'arrival'"):
     tfplace.place(problem, "m_topo", evaluator=judge, order="rank")
-
-
-def test_a_start_of_another_order_is_a_start():
-  problem = two_stages()
-  start = tfplace.place(problem, "m_topo").placement
-  result = tfplace.place(
-    problem,
-    "annealing",
-    1.0,
-    init_placement=start,
-    max_evaluations=20,
-    order="rank",
-  )
-  assert result.evaluation.step_time_us == 11
-  assert dataclasses.replace(start.problem, order="rank").order == result.order

@@ -12,18 +12,16 @@ import pytest
 from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
-from tfplace.errors import TfplaceError
 from tfplace.placers import auto as auto_module
 from tfplace.placers import registry
-from tfplace.placers.auto import AutoConfig, AutoPlacer
+from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import get_placer
-from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator
 
 PATIENT = SearchConfig(patience=10**6)
-QUICK = AutoConfig(learned_least_s=0.1, learned_setup_s=0.01)
 
 
 class Given:
@@ -88,53 +86,6 @@ def test_the_search_takes_a_better_proposal(config):
   assert us == search.best_us  # devices and times belong together
 
 
-def test_proposals_are_about_allowed_placements_of_the_problem():
-  problem = wide_problem(1)
-  proposer = Given(np.zeros(problem.graph.num_ops, np.int32))
-  searched(problem, proposer, Budget(0.5))
-  simulator = Simulator(problem)
-  times = [simulator.run(d[None]).step_time_us[0] for d, _ in proposer.asked]
-  # Each of the two chains asks about its best, which never becomes worse.
-  assert len(times) > 2 and np.isfinite(times).all()
-  assert times[-1] < times[0]
-
-
-def test_useless_proposals_take_a_small_share_of_the_time():
-  problem = wide_problem(2)
-  useless = Given(np.zeros(problem.graph.num_ops, np.int32), seconds=0.01)
-  began = time.perf_counter()
-  searched(problem, useless, Budget(3.0))
-  taken = time.perf_counter() - began
-  share = len(useless.asked) * useless.seconds / (2 * taken)  # two chains
-  assert 0.0 < share < 0.15  # 5% of each chain, and a busy machine
-
-
-def test_a_worse_proposal_changes_nothing():
-  problem = wide_problem(3)
-  groups = GroupGraph(problem)
-  start = groups.nearest(np.zeros(groups.num_groups, np.int64))
-  search = Search(groups, 0, PATIENT, start)
-  search.run([start], Budget(1e4, 4000))
-  chain = search._chains[0]
-  chain.restart(chain.best)
-  before = chain.devices.copy(), chain.current_us, chain.best_us
-  chain.jump(np.zeros(groups.num_groups, np.int32))
-  assert (chain.devices == before[0]).all()
-  assert (chain.current_us, chain.best_us) == before[1:]
-  again = chain._state.op_devices.copy()
-  chain.restart(chain.devices)
-  assert (chain._state.op_devices == again).all()
-  assert chain.current_us == before[1]
-
-
-def test_a_budget_of_evaluations_asks_nobody():
-  # Whether a proposal pays is measured, and results must not depend on that.
-  problem = wide_problem(4)
-  proposer = Given(np.zeros(problem.graph.num_ops, np.int32))
-  searched(problem, proposer, Budget(1e4, 2000))
-  assert not proposer.asked
-
-
 class Asked:
   """A placer that must not run, and a proposer that counts."""
 
@@ -144,6 +95,8 @@ class Asked:
     self.placed = self.proposed = 0
     known = registry.get_placer
     monkeypatch.setitem(sys.modules, "tensorflow", types.ModuleType("tf"))
+    monkeypatch.setattr(auto_module, "_LEARNED_LEAST_S", 0.1)
+    monkeypatch.setattr(auto_module, "_LEARNED_SETUP_S", 0.01)
     monkeypatch.setattr(registry, "open_proposer", lambda *_: self)
     monkeypatch.setattr(
       registry,
@@ -184,8 +137,7 @@ def test_when_auto_asks_a_policy(
 ):
   asked = Asked(monkeypatch)
   problem = split(wide_problem(5)) if is_split else wide_problem(5)
-  config = AutoConfig(learned_least_s=0.1, learned_setup_s=0.01, search=PATIENT)
-  auto = AutoPlacer(learned=("ordered",), policy=policy, config=config)
+  auto = AutoPlacer(learned=("ordered",), policy=policy, search=PATIENT)
   if policy is not None:
     monkeypatch.setattr(registry, "named", lambda **_: ("ordered",))
   seconds = 1.0 if evaluations is None else 1e4
@@ -200,24 +152,11 @@ def test_when_auto_asks_a_policy(
 def test_a_short_search_does_not_wait_for_a_policy(monkeypatch):
   asked = Asked(monkeypatch)
   problem = wide_problem(5)
-  config = AutoConfig(learned_setup_s=0.2, search=PATIENT)  # seven times
-  auto = AutoPlacer(learned=("ordered",), config=config)
+  monkeypatch.setattr(auto_module, "_LEARNED_SETUP_S", 0.2)  # seven times
+  auto = AutoPlacer(learned=("ordered",), search=PATIENT)
   result = auto.place(problem, Simulator(problem), Budget(1.0), 0)
   assert not asked.proposed
   assert "fewer than 1.4 s" in result.skipped["ordered"]
-
-
-def test_a_policy_that_fails_beside_the_others_is_named(monkeypatch):
-  def broken(*_):
-    raise TfplaceError("no such policy")
-
-  Asked(monkeypatch)
-  monkeypatch.setattr(registry, "open_proposer", broken)
-  problem = split(wide_problem(6))
-  auto = AutoPlacer(config=QUICK)
-  result = auto.place(problem, Simulator(problem), Budget(0.5), 0)
-  assert result.skipped["ordered"] == "no such policy"
-  assert "annealing" in [each.strategy for each in result.tried]
 
 
 def test_what_interrupts_the_placers_ends_the_policy(monkeypatch):
@@ -264,7 +203,7 @@ def test_a_given_evaluator_serves_one_thread(monkeypatch):
   ).place(problem, evaluator, budget, seed)
   problem = split(wide_problem(8))
   evaluator = Evaluator(problem)
-  auto = AutoPlacer(config=QUICK)
+  auto = AutoPlacer()
   result = auto.place(problem, evaluator, Budget(1.0), 0)
   assert evaluator.threads == {threading.get_ident()}
   assert "ordered" not in result.skipped

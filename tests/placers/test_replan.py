@@ -10,7 +10,6 @@ from tests.testing import problems
 from tfplace import placers
 from tfplace.core import Link, OpSpec, Placement, Problem, build_graph
 from tfplace.core.placement import check_devices
-from tfplace.errors import TfplaceError
 from tfplace.placers.replan import carried_over
 from tfplace.simulate import Simulator
 
@@ -35,7 +34,7 @@ def independent(times, devices, memory=np.inf):
   return Problem(graph, problems.cluster([memory] * devices))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_is_still_there_stays(seed):
   problem = problems.random_problem(seed)
   old = placers.place(problem, "auto", max_evaluations=100).placement
@@ -43,7 +42,7 @@ def test_what_is_still_there_stays(seed):
   np.testing.assert_array_equal(found, old.devices[None])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_guesses_are_allowed_when_a_device_is_gone(seed):
   problem = problems.random_problem(seed)
   cluster = problem.cluster
@@ -58,16 +57,6 @@ def test_guesses_are_allowed_when_a_device_is_gone(seed):
     kept = guess[old.devices < cluster.num_devices]
     before = old.devices[old.devices < cluster.num_devices]
     np.testing.assert_array_equal(kept, before)
-
-
-def test_a_lost_devices_work_levels_the_others():
-  # d0 has 6, d1 has 2, and d2, which goes, had 1 + 1 + 1 + 1: levelled, d1
-  # takes all four (6 against 6); inherited, too.
-  old = independent([6, 2, 1, 1, 1, 1], 3)
-  placement = Placement(old, [0, 1, 2, 2, 2, 2])
-  changed = Problem(old.graph, without(old.cluster, "d2"))
-  (guess,) = carried_over(changed, placement.assignments)
-  np.testing.assert_array_equal(guess, [0, 1, 1, 1, 1, 1])
 
 
 def test_a_lost_devices_work_is_cut_where_two_have_room():
@@ -102,55 +91,3 @@ def test_a_renamed_heavy_op_leaves_the_cpu_if_ops_are_new():
   more = Problem(build_graph("more", ops, [(0, 0, 1), (2, 0, 3)]), cluster)
   found = carried_over(more, old)
   np.testing.assert_array_equal(found, [[0, 2, 1, 1], [0, 0, 1, 1]])
-
-
-def test_a_device_may_be_named_by_its_end():
-  graph = problems.graph([1, 1], [])
-  cluster = problems.cluster([np.inf] * 2)
-  names = {"d0": "/job:a/device:GPU:0", "d1": "/job:a/device:GPU:1"}
-  named = dataclasses.replace(
-    cluster,
-    devices=tuple(
-      dataclasses.replace(d, name=names[d.name]) for d in cluster.devices
-    ),
-    links=(),
-  )
-  (guess,) = carried_over(Problem(graph, named), {"o0": "GPU:1", "o1": "GPU:0"})
-  np.testing.assert_array_equal(guess, [1, 0])
-
-
-def test_memory_is_repaired_where_an_op_has_grown():
-  # Two variables of 6 bytes beside each other on a device of 20, which are now
-  # of 12: one of them must go.
-  old = problems.graph([1, 1], [], persistent_bytes=[6.0, 6.0])
-  new = problems.graph([1, 1], [], persistent_bytes=[12.0, 12.0])
-  cluster = problems.cluster([20.0] * 2)
-  placement = Placement(Problem(old, cluster), [0, 0])
-  for strategy in ("auto", "annealing"):
-    found = placers.place(
-      Problem(new, cluster),
-      strategy,
-      max_evaluations=20,
-      init_placement=placement,
-    )
-    assert found.evaluation.feasible
-    assert set(found.placement.devices) == {0, 1}
-
-
-def test_the_search_goes_on_where_a_device_is_lost():
-  old = independent([3] * 6, 3)
-  placement = Placement(old, [0, 0, 1, 1, 2, 2])
-  changed = Problem(old.graph, without(old.cluster, "d1"))
-  found = placers.place(
-    changed, "auto", max_evaluations=50, init_placement=placement.assignments
-  )
-  (init,) = [r for r in found.tried if r.strategy == "init"]
-  # 18 us of work on two devices; the first guess has it already.
-  assert init.evaluation.step_time_us == 9.0
-  assert found.evaluation.step_time_us == 9.0
-
-
-def test_a_plan_of_nothing_in_the_graph_is_refused():
-  problem = independent([1, 1], 2)
-  with pytest.raises(TfplaceError, match="none of the 2 ops of graph 'g'"):
-    carried_over(problem, {"other": "d0"})

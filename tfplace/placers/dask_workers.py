@@ -1,11 +1,10 @@
 """Searches and samples on the workers of a Dask cluster.
 
-A task is lost with its worker. Answers are checked here, and a worker that
-fails, or answers wrongly or too late, gets no further tasks.
+Answers are checked here. A task that fails, or ends wrongly or too late, costs
+a warning and its result.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -33,66 +32,66 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError, shown
 from tfplace.placers import registry
+from tfplace.simulate import Simulator
 
 LOCAL = "local"  # Workers on this machine, for this process only.
 _ANSWER_S = 4.0  # For each answer of a scheduler.
-_START_S = 60.0  # For a worker to start and to load what tasks need.
+_START_S = 60.0  # For a worker to start, and to load and compile placers.
 _POLL_S = 0.5  # Between two looks at a task.
-_LATE_S, _LATE_S_PER_OP = 10.0, 1e-4  # For the setup of a search.
+_LATE_S_PER_OP = 1e-4  # For the setup of a search.
 _HERE_SHARE = 0.25  # Least share of its budget for a search that was lost.
 _logger = logging.getLogger("tfplace")
 
 
 class Workers:
-  """Workers that run tasks of this process, from several threads if need be.
+  """Workers of a Dask cluster, for tasks from several threads if need be.
+
+  Dask repeats the task of a lost worker on another one.
 
   Args:
     client: Dask client of the cluster; the caller closes it.
-    strategy: strategy that each worker loads before its first task.
   """
 
-  def __init__(self, client: Any, strategy: str) -> None:
+  def __init__(self, client: Any) -> None:
     self._client = client
-    self._strategy = strategy
-    self._loading: dict[str, Any] = {}  # Address -> task.
-    self._busy: set[str] = set()
-    self._lock = threading.Lock()
     self._is_gone = False
-    self._refused: dict[str, str] = {}  # Address -> reason.
     self.is_closed = False
 
   @property
   def addresses(self) -> list[str]:
-    """Workers that are ready, with this version of tfplace."""
-    # A policy of `auto` runs where it would run here.
-    asks = self._strategy == "auto" and "tensorflow" in sys.modules
-    known, needs = self._loading, (self._strategy, asks)
-    self._loading = {
-      address: known.get(address) or self._submit(address, _load, *needs)
-      for address in self._alive()
-    }
-    for address, task in self._loading.items():
-      if task.status == "error":
-        self._answer(task, address, 0.0, int)
-    return [
-      address
-      for address, task in self._loading.items()
-      if task.status == "finished" and address not in self._refused
-    ]
+    """Workers that are alive; none once the scheduler is silent."""
+    try:
+      if self._is_gone:
+        return []
+      if self._client.status != "running":
+        raise OSError("it closed the connection")
+      ask = self._client.scheduler.identity
+      return [*self._client.sync(ask, callback_timeout=_ANSWER_S)["workers"]]
+    except Exception as error:
+      if not self._is_gone:
+        _logger.warning("the Dask scheduler is lost: %s", _text(error))
+      self._is_gone = True
+      return []
 
-  def wait(self, number: int) -> None:
-    """Waits until workers are ready; raises TfplaceError if none is."""
-    ready: list[str] = []
-    end, is_loading = time.monotonic() + _START_S, True
-    while is_loading or len(ready) + len(self._refused) < number:
-      if time.monotonic() > end or self._is_gone:
-        break
+  def load(self, strategy: str, number: int) -> None:
+    """Waits for at least `number` workers and loads a strategy on each.
+
+    Raises TfplaceError if there are none, or another version of tfplace.
+    """
+    end = time.monotonic() + _START_S
+    while len(found := self.addresses) < number and time.monotonic() < end:
       time.sleep(_POLL_S / 10)
-      ready, tasks = self.addresses, self._loading.values()
-      is_loading = any(task.status == "pending" for task in tasks)
-    if not ready:
-      why = "; ".join(self._refused.values())
-      raise TfplaceError(why or "there are no workers")
+    if not found:
+      raise TfplaceError("there are no workers")
+    # A policy of `auto` runs where it would run here.
+    asks = strategy == "auto" and "tensorflow" in sys.modules
+    tasks = [self._submit(_load, strategy, asks, workers=[a]) for a in found]
+    for address, task in zip(found, tasks, strict=True):
+      try:
+        task.result(timeout=_START_S)
+      except Exception as error:
+        why = f"the Dask worker {address} fails: {_text(error)}"
+        raise TfplaceError(why) from error
 
   def close(self) -> None:
     """Ends waiting for tasks in other threads."""
@@ -105,7 +104,7 @@ class Workers:
     accept: Callable[..., Any],
     limit_s: float = math.inf,
   ) -> list[Any]:
-    """Runs `function(*call)` for each call, on a worker each.
+    """Runs `function(*call)` for each call.
 
     Args:
       accept: converts an answer, given the arguments of its call, and raises an
@@ -113,65 +112,41 @@ class Workers:
       limit_s: time limit of the tasks in seconds.
 
     Returns:
-      Results of `accept`; None if a task is lost or found no free worker.
+      Results of `accept`; None if a task is lost.
     """
+    if not self.addresses:
+      return [None] * len(calls)
     end = time.monotonic() + limit_s
-    with self._lock:
-      free = [a for a in self.addresses if a not in self._busy][: len(calls)]
-      self._busy.update(free)
-    found, tasks = [None] * len(calls), []
+    tasks = [self._submit(function, *call) for call in calls]
     try:
-      for address, call in zip(free, calls, strict=False):
-        tasks.append(self._submit(address, function, *call))
-      for i, task in enumerate(tasks):
-        found[i] = self._answer(task, free[i], end, accept, *calls[i])
+      return [
+        self._answer(task, end, accept, call)
+        for task, call in zip(tasks, calls, strict=True)
+      ]
     finally:
       for task in tasks:
         task.release()  # Ends it if it still runs.
-      self._busy.difference_update(free)
-    return found
 
-  def _submit(self, address: str, function: Any, *args: Any) -> Any:
-    where = {"workers": [address], "allow_other_workers": False}
-    args = tfplace.__version__, function, *args
-    return self._client.submit(_run, *args, pure=False, **where)
-
-  def _alive(self) -> list[str]:
-    """Asks the scheduler for its workers; gives it up if it is silent."""
-    try:
-      if self._is_gone:
-        return []
-      if self._client.status != "running":
-        raise OSError("it closed the connection")
-      ask = self._client.scheduler.identity
-      return sorted(
-        self._client.sync(ask, callback_timeout=_ANSWER_S)["workers"]
-      )
-    except Exception as error:
-      if not self._is_gone:
-        _logger.warning("the Dask scheduler is lost: %s", _text(error))
-      self._is_gone = True
-      return []
+  def _submit(self, *args: Any, **options: Any) -> Any:
+    return self._client.submit(
+      _run, tfplace.__version__, *args, pure=False, **options
+    )
 
   def _answer(
-    self, task: Any, address: str, end: float, accept: Any, *args: Any
+    self, task: Any, end: float, accept: Callable[..., Any], call: Any
   ) -> Any:
-    """Waits for an accepted answer, or refuses the worker and returns None."""
-    why = ""
-    while not why:
+    """Waits for an accepted answer; returns None without one."""
+    why: Exception | None = None
+    while why is None:
       try:
         wait_s = _POLL_S if task.status == "pending" else _START_S
-        return accept(task.result(timeout=wait_s), *args)
+        return accept(task.result(timeout=wait_s), *call)
       except Exception as error:
-        if address not in self._alive():
-          why = "is lost"
-        elif not isinstance(error, TimeoutError) or task.status != "pending":
-          why = f"fails: {_text(error)}"
-        elif time.monotonic() > end:
-          why = "does not answer in time"
-    if address not in self._refused and not self._is_gone:
-      self._refused[address] = f"the Dask worker {address} {why}"
-      _logger.warning("%s; it gets no further tasks", self._refused[address])
+        waits = isinstance(error, TimeoutError) and task.status == "pending"
+        if not (waits and self.addresses and time.monotonic() < end):
+          why = error
+    if not self._is_gone:
+      _logger.warning("a task on the Dask workers is lost: %s", _text(why))
     return None
 
 
@@ -218,9 +193,7 @@ def place_on_workers(
   if registry.STRATEGIES[strategy].is_classical:
     return place(problem, **options)
   began, num_ops = time.monotonic(), problem.graph.num_ops
-  limit_s = 1.25 * seconds + _LATE_S + _LATE_S_PER_OP * num_ops
-  if problem.cluster.has_message_costs:  # Compiled on first use.
-    limit_s += _START_S
+  limit_s = 1.25 * seconds + _START_S + _LATE_S_PER_OP * num_ops
   if options["max_evaluations"] is not None:
     limit_s = math.inf
   sent = {**options, "problem": problem.without_derived()}
@@ -281,8 +254,6 @@ class _Unwanted(threading.Event):
 
 def _accepted(problem: Problem, answer: Any, *_: Any) -> Result | TfplaceError:
   """Simulates what a worker found; raises an exception if it is invalid."""
-  from tfplace.simulate import Simulator  # Compiles.
-
   if isinstance(answer, TfplaceError):
     return answer
   order, rows, skipped, other_us = answer
@@ -350,17 +321,13 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
         security = distributed.Security.temporary()
         number = max(1, len(os.sched_getaffinity(0)) // 2)
         address = stack.enter_context(_local_cluster(security, number))
-      else:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-          greeting = asyncio.wait_for(_greet(dask, security), _ANSWER_S)
-          pool.submit(asyncio.run, greeting).result()
       client = distributed.Client(
         address, timeout=_ANSWER_S, security=security, set_as_default=False
       )
-      stack.callback(_close, client)
-      workers = Workers(client, strategy)
+      workers = Workers(client)
+      stack.callback(client.close, timeout=1.0)
       stack.callback(workers.close)
-      workers.wait(number)
+      workers.load(strategy, number)
     except Exception as error:
       raise TfplaceError(
         f"no Dask worker is ready at dask={dask!r} ({_text(error)}): start a"
@@ -368,23 +335,6 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
         f" with tfplace {tfplace.__version__}, or use dask={LOCAL!r}"
       ) from error
     yield workers
-
-
-async def _greet(address: str, security: Any) -> None:
-  """Raises an exception unless a Dask scheduler answers."""
-  import distributed
-
-  options = {"connection_args": security.get_connection_args("client")}
-  async with distributed.rpc(
-    address, deserialize=False, **options
-  ) as scheduler:
-    if "workers" not in await scheduler.identity():
-      raise TfplaceError("what answers is no scheduler")
-
-
-def _close(client: Any) -> None:
-  with contextlib.suppress(Exception):  # The scheduler may be gone.
-    client.close(timeout=1.0)
 
 
 @contextlib.contextmanager

@@ -140,6 +140,13 @@ class GroupGraph:
     return np.argsort(rank[ranked[first]], kind="stable").astype(np.int32)
 
   @functools.cached_property
+  def position(self) -> np.ndarray:
+    """[num_groups] int32 inverse of `order`."""
+    position = np.empty(self.num_groups, np.int32)
+    position[self.order] = np.arange(self.num_groups, dtype=np.int32)
+    return position
+
+  @functools.cached_property
   def first_readers(self) -> np.ndarray:
     """[num_groups] group that reads a variable first; -1 for other groups.
 

@@ -8,7 +8,6 @@ hybrids are slower by rank. Its result is then judged in both orders.
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +21,7 @@ from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
-
-if TYPE_CHECKING:
-  from tfplace.simulate import Simulator
+from tfplace.simulate import Simulator
 
 # Function that places a problem within a budget, from [num_starts, num_ops]
 # devices if given.
@@ -101,7 +98,7 @@ def _by_rules(
   found = {}
   for order in ORDERS:
     ordered = problem.in_order(order)
-    simulator, share = _simulator(ordered), budget.fraction(_RULES_SHARE)
+    simulator, share = Simulator(ordered), budget.fraction(_RULES_SHARE)
     tracker = Tracker("rules", ordered, simulator, share)
     if starts is not None:
       offer_starts(tracker, GroupGraph(ordered), starts)
@@ -152,7 +149,7 @@ def _judged(result: Result, order: str) -> Result | None:
       history=_ending(one, evaluation.step_time_us),
     )
     for one, evaluation in zip(
-      known, _simulator(problem).evaluate(rows), strict=True
+      known, Simulator(problem).evaluate(rows), strict=True
     )
   ]
   if not judged[0].evaluation.feasible:
@@ -168,12 +165,6 @@ def _ending(result: Result, step_us: float) -> tuple[HistoryPoint, ...]:
   kept = [p for p in result.history if p.step_time_us > step_us]
   end = (result.seconds, result.evaluations, step_us, result.strategy)
   return (*kept, HistoryPoint(*end))
-
-
-def _simulator(problem: Problem) -> "Simulator":
-  from tfplace.simulate import Simulator  # Compiles.
-
-  return Simulator(problem)
 
 
 def followed(first: Result, last: Result) -> Result:

@@ -24,14 +24,15 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.auto import AutoConfig, consolidated
+from tfplace.placers.auto import consolidated
 from tfplace.placers.beside_gpus import place_beside_gpus
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.order_choice import place_in_best_order
 from tfplace.placers.registry import get_placer
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.schedule import SearchConfig
+from tfplace.simulate import Simulator
 
 # Share of a continued search that is not kept for consolidation; our choice.
 _SEARCH_SHARE = 0.9
@@ -95,7 +96,11 @@ def place(
   if order is not None:
     check_order(order, (*ORDERS, AUTO))
     order = resolved(order, problem.graph)
-    _check_judged(problem, order, evaluator)
+    if evaluator is not None and order != evaluator.problem.order:
+      raise TfplaceError(
+        f"order is {order!r}, and the evaluator that is given judges in the"
+        f" order of its own problem, {evaluator.problem.order!r}"
+      )
   if init_placement is not None:
     registry.check_accepts_start(strategy)
 
@@ -126,7 +131,7 @@ def place(
     ordered: Problem, budget: Budget, start: np.ndarray | None
   ) -> Result:
     placer = get_placer(strategy, policy, start, tolerance)
-    judge = _simulator(ordered) if evaluator is None else evaluator
+    judge = Simulator(ordered) if evaluator is None else evaluator
     return placer.place(ordered, judge, budget, seed)
 
   searches = registry.STRATEGIES[strategy].accepts_start
@@ -142,14 +147,14 @@ def place(
     problem: Problem, budget: Budget, start: np.ndarray | None
   ) -> Result:
     placer = AnnealingPlacer(starts=(), start=start)
-    judge = _simulator(problem) if evaluator is None else evaluator
+    judge = Simulator(problem) if evaluator is None else evaluator
     share = budget.fraction(_SEARCH_SHARE if strategy == "auto" else 1.0)
     result = placer.place(problem, judge, share, seed)
     if strategy != "auto":
       return result
     left = budget.minus(result.evaluations)
     groups = GroupGraph(problem)
-    return consolidated(result, groups, judge, left, tolerance, AutoConfig())
+    return consolidated(result, groups, judge, left, tolerance)
 
   if evaluator is None:
     check_memory(problem)
@@ -184,24 +189,6 @@ def _check_arguments(
     )
 
 
-def _simulator(problem: Problem) -> Evaluator:
-  # Compiles, so it is imported only when needed.
-  from tfplace.simulate import Simulator
-
-  return Simulator(problem)
-
-
-def _check_judged(
-  problem: Problem, order: str, evaluator: Evaluator | None
-) -> None:
-  """Raises TfplaceError if `order` differs from the given evaluator's order."""
-  if evaluator is not None and order != evaluator.problem.order:
-    raise TfplaceError(
-      f"order is {order!r}, and the evaluator that is given judges in the order"
-      f" of its own problem, {evaluator.problem.order!r}"
-    )
-
-
 def _start(problem: Problem, placement: Start) -> np.ndarray:
   """Converts a given placement to [num_starts, num_ops] devices.
 
@@ -222,7 +209,7 @@ def _start(problem: Problem, placement: Start) -> np.ndarray:
 
 @functools.cache
 def warm_up(strategy: str, message_costs: bool = False) -> None:
-  """Compiles a strategy by placing a graph of four ops with all its parts.
+  """Compiles a strategy by placing a small graph with all its parts.
 
   Args:
     strategy: one of `registry.STRATEGIES`; of a learned one, only the simulator
@@ -233,10 +220,7 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
   Raises:
     TfplaceError: the strategy is unknown; lists the choices.
   """
-  # Compiles, so it is imported only when needed.
-  from tfplace.simulate import Simulator
-
-  problem = _diamond(message_costs)
+  problem = _ladder(message_costs)
   simulator = Simulator(problem)
   parts: tuple[str, ...] = (strategy,)
   asked = registry.LEARNED_IN_AUTO if "tensorflow" in sys.modules else ()
@@ -255,12 +239,10 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
   if "annealing" in parts:
     # Search a small graph in the way that large graphs are searched.
     large = AnnealingPlacer(SearchConfig(coarse_groups=1), ("single",))
-    ladder = _ladder(problem.cluster)
-    budget = Budget(1e6, 200)
-    large.place(ladder, Simulator(ladder), budget, 0)
+    large.place(problem, simulator, Budget(1e6, 200), 0)
 
 
-def _ladder(cluster: Cluster) -> Problem:
+def _ladder(message_costs: bool) -> Problem:
   """Builds a graph that is large enough to coarsen and never proven optimal."""
   count = 12
   ops = [
@@ -268,21 +250,11 @@ def _ladder(cluster: Cluster) -> Problem:
     for i in range(count)
   ]
   edges = [(i, 0, i + step) for step in (2, 4) for i in range(count - step)]
-  return Problem(build_graph("ladder", ops, edges), cluster)
-
-
-def _diamond(message_costs: bool) -> Problem:
-  ops = [
-    OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0 + i, "CPU": 9.0}, [64.0], 8.0)
-    for i in range(4)
-  ]
-  edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   names = ("GPU:0", "GPU:1", "CPU:0")
   devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
   links = tuple(
     Link(a, b, 100.0, 1.0, send_us=float(message_costs))
     for a, b in itertools.permutations(names, 2)
   )
-  return Problem(
-    build_graph("warm_up", ops, edges), Cluster("warm_up", devices, links)
-  )
+  cluster = Cluster("ladder", devices, links)
+  return Problem(build_graph("ladder", ops, edges), cluster)

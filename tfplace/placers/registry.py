@@ -1,6 +1,7 @@
 """The table of strategies; a placer is imported when it first runs."""
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
+from tfplace.placers.tracker import OneShotPlacer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +20,9 @@ class Strategy:
 
   Attributes:
     name: name that users give.
-    path: "module:class" of its placer; of a learned strategy, the package with
-      its `tfplace.learned.Method`.
+    path: "module" of a one-shot placer, a function of the strategy's name (see
+      `tracker.OneShotPlacer`); "module:class" of another placer; of a learned
+      strategy, the package with its `tfplace.learned.Method`.
     family: folder of its placer, "learned" or "auto".
     in_auto: True if `auto` runs it by default (classical and learned
       strategies, and annealing).
@@ -42,45 +45,37 @@ class Strategy:
     return self.family in ("rules", "list_scheduling", "partition")
 
 
-_RULES, _LISTS = "tfplace.placers.rules", "tfplace.placers.list_scheduling"
+def _one_shot(
+  name: str, family: str, module: str, needs_microbatches: bool = False
+) -> Strategy:
+  path = f"tfplace.placers.{family}.{module}"
+  return Strategy(name, path, family, needs_microbatches=needs_microbatches)
+
+
+def _learned(name: str, folder: str, **fields: bool) -> Strategy:
+  path = f"tfplace.learned.{folder}"
+  return Strategy(name, path, "learned", **{"in_auto": False, **fields})
+
+
 # `auto` and annealing run the classical strategies, and reports list all, in
 # this order, roughly by speed.
 STRATEGIES = {
   strategy.name: strategy
   for strategy in (
-    Strategy("single", f"{_RULES}.single:SinglePlacer", "rules"),
-    Strategy("cpu", f"{_RULES}.single:CpuPlacer", "rules"),
-    Strategy("blocks", f"{_RULES}.single:BlocksPlacer", "rules"),
-    Strategy("expert", f"{_RULES}.expert:ExpertPlacer", "rules"),
-    Strategy("axes", f"{_RULES}.axes:AxesPlacer", "rules"),
-    Strategy(
-      "data_parallel",
-      f"{_RULES}.grid:DataParallelPlacer",
-      "rules",
-      needs_microbatches=True,
-    ),
-    Strategy(
-      "pipeline",
-      f"{_RULES}.grid:PipelinePlacer",
-      "rules",
-      needs_microbatches=True,
-    ),
-    Strategy(
-      "hybrid",
-      f"{_RULES}.grid:HybridPlacer",
-      "rules",
-      needs_microbatches=True,
-    ),
-    Strategy(
-      "metis", "tfplace.placers.partition.metis:MetisPlacer", "partition"
-    ),
-    Strategy(
-      "scotch", "tfplace.placers.partition.scotch:ScotchPlacer", "partition"
-    ),
-    Strategy("m_topo", f"{_LISTS}.placers:MTopoPlacer", "list_scheduling"),
-    Strategy("heft", f"{_LISTS}.placers:HeftPlacer", "list_scheduling"),
-    Strategy("m_etf", f"{_LISTS}.placers:MEtfPlacer", "list_scheduling"),
-    Strategy("m_sct", f"{_LISTS}.placers:MSctPlacer", "list_scheduling"),
+    _one_shot("single", "rules", "single"),
+    _one_shot("cpu", "rules", "single"),
+    _one_shot("blocks", "rules", "single"),
+    _one_shot("expert", "rules", "expert"),
+    _one_shot("axes", "rules", "axes"),
+    _one_shot("data_parallel", "rules", "grid", needs_microbatches=True),
+    _one_shot("pipeline", "rules", "grid", needs_microbatches=True),
+    _one_shot("hybrid", "rules", "grid", needs_microbatches=True),
+    _one_shot("metis", "partition", "metis"),
+    _one_shot("scotch", "partition", "scotch"),
+    _one_shot("m_topo", "list_scheduling", "placers"),
+    _one_shot("heft", "list_scheduling", "placers"),
+    _one_shot("m_etf", "list_scheduling", "placers"),
+    _one_shot("m_sct", "list_scheduling", "placers"),
     Strategy(
       "annealing",
       "tfplace.placers.search.annealing:AnnealingPlacer",
@@ -93,25 +88,17 @@ STRATEGIES = {
       "search",
       in_auto=False,
     ),
-    Strategy(
+    _learned(
       "ordered",
-      "tfplace.learned.ordered",
-      "learned",
+      "ordered",
+      in_auto=True,
       accepts_start=True,
       takes_users_policy=True,
     ),
-    Strategy(
-      "gdp",
-      "tfplace.learned.gdp",
-      "learned",
-      in_auto=False,
-      takes_users_policy=True,
-    ),
-    Strategy("placeto", "tfplace.learned.sequence", "learned", in_auto=False),
-    Strategy(
-      "hierarchical", "tfplace.learned.sequence", "learned", in_auto=False
-    ),
-    Strategy("rnn", "tfplace.learned.sequence", "learned", in_auto=False),
+    _learned("gdp", "gdp", takes_users_policy=True),
+    _learned("placeto", "sequence"),
+    _learned("hierarchical", "sequence"),
+    _learned("rnn", "sequence"),
     Strategy(
       "auto",
       "tfplace.placers.auto:AutoPlacer",
@@ -213,7 +200,7 @@ def open_proposer(strategy: str, policy: str | None, problem: Problem) -> Any:
   """Prepares a learned strategy for a problem.
 
   Returns:
-    A `search.proposals.Proposer`, which the placer of the strategy takes, too;
+    A `search.guide.Proposer`, which the placer of the strategy takes, too;
     None if the strategy has none.
 
   Raises:
@@ -249,6 +236,9 @@ def _placer_type(strategy: str) -> Callable[..., Placer]:
       f"unknown strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}"
     )
   path = STRATEGIES[strategy].path
+  if STRATEGIES[strategy].is_classical:
+    offer = _imported(f"{path}:{strategy}")
+    return functools.partial(OneShotPlacer, strategy, offer)
   if STRATEGIES[strategy].family == "learned":
     path = _method(strategy).placer
   return _imported(path)

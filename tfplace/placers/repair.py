@@ -5,8 +5,8 @@ where the step allows it, then groups off full devices; `offer_packed` solves
 bin packing by exchanges where nothing fits.
 """
 
-import dataclasses
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -14,24 +14,12 @@ from tfplace.core.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.tracker import Tracker
 
-
-@dataclasses.dataclass(frozen=True)
-class RepairConfig:
-  """Limits of repairs and packings; all defaults were chosen by trial."""
-
-  # Rounds of a repair, one evaluation each; most need fewer than ten.
-  rounds: int = 40
-  # Packings to simulate.
-  packings: int = 100
-  # Exchanges per start of a packing.
-  exchanges_per_start: int = 300
-  # Exchanges of all packings if the budget counts evaluations.
-  exchanges: int = 30_000
-  # Groups per device that an exchange considers.
-  groups_per_device: int = 24
-
-
-_CONFIG = RepairConfig()
+# Limits of repairs and packings, chosen by trial.
+_ROUNDS = 40  # Rounds of a repair, one evaluation each; most need under ten.
+_PACKINGS = 100  # Packings to simulate.
+_EXCHANGES_PER_START = 300  # Exchanges per start of a packing.
+_EXCHANGES = 30_000  # Of all packings if the budget counts evaluations.
+_GROUPS_PER_DEVICE = 24  # Groups that an exchange considers.
 
 
 def offer_repaired(
@@ -56,7 +44,7 @@ def offer_repaired(
       break
     current = groups.nearest(np.full(groups.num_groups, device))
     evaluation = tracker.offer(groups.expand(current))
-  for round_number in range(_CONFIG.rounds):
+  for round_number in range(_ROUNDS):
     if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
       break
     # Outputs are freed during the step, so every other round ignores them.
@@ -65,6 +53,21 @@ def offer_repaired(
       break
     evaluation = tracker.offer(groups.expand(current))
   return evaluation
+
+
+def offer_all_repaired(
+  tracker: Tracker, groups: GroupGraph, rows: Iterable[np.ndarray]
+) -> None:
+  """Offers [num_groups] placements; repairs the fastest one if none fits."""
+  fastest, least_us = None, np.inf
+  for row in rows:
+    found_us = tracker.offer(groups.expand(row)).step_time_us
+    if fastest is None or found_us < least_us:
+      fastest, least_us = row, found_us
+    if tracker.budget.left_s <= 0:
+      break
+  if tracker.best is None and fastest is not None:
+    offer_repaired(tracker, groups, fastest)
 
 
 def offer_like(
@@ -111,10 +114,8 @@ def _move_off(
   full = int(room.argmin())
   candidates = np.flatnonzero((current == full) & (held > 0))
   # Groups at the end of the order come first, because they border a block.
-  position = np.empty(groups.num_groups)
-  position[groups.order] = np.arange(groups.num_groups)
   excess, moved = -room[full], False
-  for group in _cover(candidates, held, excess, position):
+  for group in _cover(candidates, held, excess, groups.position):
     device = _target(groups, current, room, group, held[group])
     if device is None:
       continue
@@ -169,7 +170,7 @@ class _Allowance:
   """A limit of a packing in seconds, or in exchanges for evaluation budgets."""
 
   def __init__(self, tracker: Tracker, limit_s: float) -> None:
-    self._left = _CONFIG.exchanges
+    self._left = _EXCHANGES
     self._is_timed = tracker.budget.is_timed
     self._ends = time.perf_counter() + limit_s
 
@@ -193,7 +194,7 @@ def offer_packed(
   memory = groups.problem.cluster.memory_bytes
   wanted = equal_blocks(groups, groups.order)
   besides = np.zeros(groups.num_devices)
-  for _ in range(_CONFIG.packings):
+  for _ in range(_PACKINGS):
     found = pack(groups, wanted, memory - besides, rng, allowance)
     if found is None:
       if not besides.any():
@@ -235,7 +236,7 @@ def pack(
   devices = start.copy()
   while True:
     left = room - np.bincount(devices, held, len(room))
-    for _ in range(_CONFIG.exchanges_per_start):
+    for _ in range(_EXCHANGES_PER_START):
       if left.min() >= 0:
         return devices
       if not allowance.take():
@@ -309,8 +310,8 @@ def _choices(
   held = groups.persistent_bytes
   movable = (devices == source) & (held > 0) & groups.allowed[:, target]
   items = np.flatnonzero(movable)
-  if len(items) > _CONFIG.groups_per_device:
-    items = rng.choice(items, _CONFIG.groups_per_device, replace=False)
+  if len(items) > _GROUPS_PER_DEVICE:
+    items = rng.choice(items, _GROUPS_PER_DEVICE, replace=False)
   first, second = np.triu_indices(len(items), 1)
   single = np.stack((items, np.full(len(items), -1)), axis=1)
   pairs = np.stack((items[first], items[second]), axis=1)

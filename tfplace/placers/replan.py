@@ -145,9 +145,7 @@ def _levelled(
     return []
   main = main_devices(groups)
   room = _rooms(_loads(groups, now)[main], groups.fastest_us[gone].sum())
-  position = np.empty(groups.num_groups, np.int64)
-  position[groups.order] = np.arange(groups.num_groups)
-  by_time = gone[np.argsort(position[gone])]
+  by_time = gone[np.argsort(groups.position[gone])]
   orders = [by_time]
   microbatch = groups.problem.graph.microbatch
   if groups.problem.graph.num_microbatches > 1:

@@ -1,7 +1,9 @@
 """The best placement found by a placer, and its history."""
 
+import dataclasses
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,19 +14,9 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.core.units import exact_bytes, format_bytes
 from tfplace.errors import InfeasibleError, PlacementError
+from tfplace.placers.groups import GroupGraph
 
 _TOLD = 4  # Maximum number of devices listed in an error.
-
-
-def overflow(problem: Problem, evaluation: Evaluation) -> tuple[float, str]:
-  """Returns the excess bytes of the fullest device, and its name.
-
-  The excess is 0 or negative if everything fits.
-  """
-  return max(
-    (evaluation.peak_memory_bytes.get(d.name, 0.0) - d.memory_bytes, d.name)
-    for d in problem.cluster.devices
-  )
 
 
 def excess(problem: Problem, evaluation: Evaluation) -> dict[str, float]:
@@ -196,3 +188,24 @@ class Tracker:
       self.seconds,
       self.evaluations,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class OneShotPlacer:
+  """Placer that offers the placements of a function and keeps the best.
+
+  Attributes:
+    name: name of the strategy.
+    offer: offers placements of groups to a tracker, given the seed.
+  """
+
+  name: str
+  offer: Callable[[Tracker, GroupGraph, int], None]
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Returns the best placement; raises InfeasibleError if nothing fits."""
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    self.offer(tracker, GroupGraph(problem), seed)
+    return tracker.result()

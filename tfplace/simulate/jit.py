@@ -1,14 +1,14 @@
 """Numba decorators of all kernels, with and without memory allocation."""
 
 import contextlib
+import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from numba.core import event
-
-from tfplace.simulate import code_cache
 
 Index = int | np.integer  # Type of an index in NumPy's stubs.
 F = TypeVar("F", bound=Callable[..., Any])
@@ -18,11 +18,10 @@ _compiled: list[Any] = []  # What this process has decorated.
 def kernel(function: F) -> F:
   """Compiles a function on first call, without the GIL, and caches it.
 
-  Numba stores machine code next to the source, in the user's cache directory if
-  the package is read-only, or else in a private temporary directory
-  (`code_cache`). The function must not allocate. Without Numba's reference
-  counts (`_nrt`), which every access to an array updates, it runs 30 times
-  faster.
+  Numba stores machine code next to the source, or in the user's cache directory
+  if the package is read-only. The function must not allocate. Without Numba's
+  reference counts (`_nrt`), which every access to an array updates, it runs 30
+  times faster.
   """
   return _compile(function)
 
@@ -79,9 +78,17 @@ def _cached(function: F, options: Mapping[str, Any]) -> Any:
   # Numba raises "cannot cache function: no locator available".
   with contextlib.suppress(RuntimeError):
     return njit(cache=True, **options)(function)
-  with contextlib.suppress(RuntimeError), code_cache.fallback() as is_kept:
-    return njit(cache=is_kept, **options)(function)
+  _warn_of_no_cache()
   return njit(**options)(function)
+
+
+@functools.cache
+def _warn_of_no_cache() -> None:
+  logging.getLogger(__name__).warning(
+    "neither the package's folder nor the home directory can be written: the"
+    " placers are compiled anew in every process, which takes about a minute;"
+    " set NUMBA_CACHE_DIR to a directory of your own"
+  )
 
 
 @contextlib.contextmanager

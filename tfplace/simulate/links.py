@@ -5,7 +5,7 @@ inverse, stored in `Links`, which can also describe classes of devices and gives
 missing links infinite latency.
 """
 
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,29 +14,12 @@ from tfplace.core.problem import Problem
 from tfplace.simulate.jit import Index, inlined
 
 Us = TypeVar("Us", float, np.ndarray)
-
-
-class Matrices(Protocol):
-  """[num_devices, num_devices] link fields, as in `Cluster`."""
-
-  @property
-  def bandwidth(self) -> np.ndarray: ...
-  @property
-  def latency_us(self) -> np.ndarray: ...
-  @property
-  def gap_us(self) -> np.ndarray: ...
-  @property
-  def send_us(self) -> np.ndarray: ...
-  @property
-  def send_us_per_byte(self) -> np.ndarray: ...
-  @property
-  def recv_us(self) -> np.ndarray: ...
-  @property
-  def recv_us_per_byte(self) -> np.ndarray: ...
+# `Cluster` or `Tables`: [num_devices, num_devices] fields of links.
+LinkFields = Any
 
 
 def transfer_ends(
-  links: Matrices,
+  links: LinkFields,
   start_us: Us,
   num_bytes: Us,
   src: Index | np.ndarray,
@@ -52,7 +35,7 @@ def transfer_ends(
 
 
 def send_us(
-  links: Matrices,
+  links: LinkFields,
   num_bytes: Us,
   src: Index | np.ndarray,
   dst: Index | np.ndarray,
@@ -62,7 +45,7 @@ def send_us(
 
 
 def receive_us(
-  links: Matrices,
+  links: LinkFields,
   num_bytes: Us,
   src: Index | np.ndarray,
   dst: Index | np.ndarray,

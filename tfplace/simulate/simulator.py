@@ -14,8 +14,6 @@ from tfplace.core.placement import Placement, check_devices
 from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError, shown
 from tfplace.simulate import engine
-from tfplace.simulate import tables as tables_lib
-from tfplace.simulate import workspace as workspace_lib
 from tfplace.simulate.jit import kernel
 from tfplace.simulate.schedule import Schedule, make_schedule
 from tfplace.simulate.tables import Tables
@@ -81,65 +79,6 @@ def _simulate_rows(
         starts[row, op] = work.ops.nodes[op].time
 
 
-def simulate_batch(
-  tables: Tables,
-  devices: np.ndarray,
-  workspaces: list[Workspace],
-  num_threads: int,
-  cutoff: float = np.inf,
-  starts: np.ndarray | None = None,
-) -> Batch:
-  """Simulates a batch of placements without checking them.
-
-  Args:
-    tables: packed problem from `pack`.
-    devices: [batch, num_ops] int32, contiguous and writable.
-    workspaces: spare workspaces, shared between threads; missing ones are
-      created and added.
-    cutoff: as in `engine.simulate`.
-    starts: [batch, num_ops] float64 output for the start of each op in
-      microseconds, or None. Rows of infinite step time are undefined.
-  """
-  rows = len(devices)
-  size = rows * (tables.num_ops + len(tables.readers))
-  threads = min(num_threads, rows) if size >= MIN_PARALLEL_SIZE else 1
-  batch = _empty_batch(rows, tables.num_devices)
-  op_starts = np.empty((0, tables.num_ops)) if starts is None else starts
-
-  def simulate_part(part: int) -> None:
-    work = _take(workspaces, tables)
-    first, last = part * rows // parts, (part + 1) * rows // parts
-    _simulate_rows(tables, devices, work, first, last, cutoff, batch, op_starts)
-    workspaces.append(work)
-
-  # Use several parts per thread so that no thread waits long for the last one.
-  parts = 1 if threads == 1 else min(rows, 4 * threads)
-  if threads == 1:
-    simulate_part(0)
-  else:
-    # Create a new pool because threads of a kept one do not survive a fork.
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-      list(pool.map(simulate_part, range(parts)))
-  return batch
-
-
-def _take(workspaces: list[Workspace], tables: Tables) -> Workspace:
-  try:
-    return workspaces.pop()
-  except IndexError:
-    return engine.workspace(tables)
-
-
-def _empty_batch(rows: int, num_devices: int) -> Batch:
-  return Batch(
-    step_time_us=np.zeros(rows),
-    peak_memory_bytes=np.zeros((rows, num_devices)),
-    busy_us=np.zeros((rows, num_devices)),
-    bytes_moved=np.zeros(rows),
-    feasible=np.zeros(rows, bool),
-  )
-
-
 class Simulator:
   """Simulates placements of one problem by rules 1-7 of docs/simulation.md.
 
@@ -154,15 +93,15 @@ class Simulator:
   def __init__(self, problem: Problem, num_threads: int | None = None) -> None:
     self.problem = problem
     self.num_threads = num_threads or available_cores()
-    self._workspaces: list[workspace_lib.Workspace] = []
+    self._workspaces: list[Workspace] = []
 
   def __reduce__(self) -> tuple[Any, ...]:
     return (Simulator, (self.problem, self.num_threads))
 
   @functools.cached_property
-  def tables(self) -> tables_lib.Tables:
+  def tables(self) -> Tables:
     """The packed problem for `engine.simulate`."""
-    return tables_lib.pack(self.problem)
+    return engine.pack(self.problem)
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
@@ -197,9 +136,37 @@ class Simulator:
     """
     rows = np.array(devices, np.int32, ndmin=2, order="C")
     cutoff = float(cutoff_us)  # The kernel is compiled for each type.
-    return simulate_batch(
-      self.tables, rows, self._workspaces, self.num_threads, cutoff, starts
+    tables, count = self.tables, len(rows)
+    op_starts = np.empty((0, tables.num_ops)) if starts is None else starts
+    batch = Batch(
+      step_time_us=np.zeros(count),
+      peak_memory_bytes=np.zeros((count, tables.num_devices)),
+      busy_us=np.zeros((count, tables.num_devices)),
+      bytes_moved=np.zeros(count),
+      feasible=np.zeros(count, bool),
     )
+    size = count * (tables.num_ops + len(tables.readers))
+    is_small = size < MIN_PARALLEL_SIZE
+    threads = 1 if is_small else min(self.num_threads, count)
+    # Several parts per thread, so that no thread waits long for the last one.
+    parts = 1 if threads == 1 else min(count, 4 * threads)
+
+    def simulate_part(part: int) -> None:
+      try:
+        work = self._workspaces.pop()
+      except IndexError:
+        work = engine.workspace(tables)
+      first, last = part * count // parts, (part + 1) * count // parts
+      _simulate_rows(tables, rows, work, first, last, cutoff, batch, op_starts)
+      self._workspaces.append(work)
+
+    if threads == 1:
+      simulate_part(0)
+    else:
+      # Create a new pool because threads of a kept one do not survive a fork.
+      with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        list(pool.map(simulate_part, range(parts)))
+    return batch
 
   def schedule(self, placement: Placement | np.ndarray) -> Schedule:
     """Simulates one placement and returns the times of all events.
@@ -210,7 +177,7 @@ class Simulator:
     if not isinstance(placement, Placement):
       placement = Placement(self.problem, placement)
     self._checked([placement])
-    work = workspace_lib.workspace(self.tables)
+    work = engine.workspace(self.tables)
     return make_schedule(placement, self.tables, work)
 
   def _checked(

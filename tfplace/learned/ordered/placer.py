@@ -313,17 +313,17 @@ class OrderedProposer:
 
   @property
   def labels(self) -> list[np.ndarray]:
-    """See `placers.search.guide.Rater`: a set of moves per size."""
+    """See `placers.search.guide.Proposer`: a set of moves per size."""
     return [one.decisions.decision_of for one in self.passes]
 
   def rate(self, number: int, devices: np.ndarray) -> np.ndarray:
-    """See `placers.search.guide.Rater`."""
+    """See `placers.search.guide.Proposer`."""
     return self.passes[number].rate(devices)
 
   def propose(
     self, devices: np.ndarray, number: int, rng: np.random.Generator
   ) -> np.ndarray:
-    """See `placers.search.proposals.Proposer`."""
+    """See `placers.search.guide.Proposer`."""
     one = self.passes[number % len(self.passes)]
     return one.sample(devices, rng, number // len(self.passes))
 

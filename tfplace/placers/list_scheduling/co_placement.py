@@ -6,7 +6,7 @@ gradient op with its forward op. The rules chain.
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,18 +18,14 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker
 
-# Rules of each grouping: (only consumers, gradients). Baechi's public code has
-# the first and the paper both. None of the three is best everywhere.
-GROUPINGS: Mapping[str, tuple[bool, bool]] = {
-  "none": (False, False),
-  "consumers": (True, False),
-  "both": (True, True),
-}
+# Rules of groupings: (only consumers, gradients). Baechi's public code has the
+# first and the paper both. None of the three is best everywhere.
+GROUPINGS = ((False, False), (True, False), (True, True))
 
 
 def offer_groupings(
   tracker: Tracker,
-  groupings: Sequence[str],
+  groups: GroupGraph,
   schedule: Callable[[GroupGraph], np.ndarray],
 ) -> None:
   """Offers the placements of an algorithm under each grouping.
@@ -38,14 +34,11 @@ def offer_groupings(
 
   Args:
     tracker: receives every placement, repaired if it does not fit.
-    groupings: keys of `GROUPINGS`.
     schedule: function from groups to their [num_groups] int32 devices.
   """
-  groups = GroupGraph(tracker.problem)
-  for grouping in groupings:
+  for rules in GROUPINGS:
     if tracker.best is not None and tracker.budget.left_s <= 0:
       break
-    rules = GROUPINGS[grouping]
     view = (
       GroupGraph(co_placed(tracker.problem, *rules)) if any(rules) else groups
     )

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.op_graph import OpGraph
 from tfplace.placers.groups import GroupGraph
 from tfplace.simulate.links import Links, links_of
 
@@ -64,15 +63,3 @@ def list_tables(groups: GroupGraph) -> ListTables:
     group_offsets=offsets,
     group_entries=entries,
   )
-
-
-def mean_times(tables: ListTables) -> np.ndarray:
-  """Returns the [num_ops] float64 mean time over devices that run the op."""
-  allowed = np.isfinite(tables.time_us)
-  total = np.where(allowed, tables.time_us, 0.0).sum(axis=1)
-  return total / allowed.sum(axis=1)
-
-
-def rank_order(graph: OpGraph, ranks: np.ndarray) -> np.ndarray:
-  """Sorts [num_ops] ops by decreasing rank, then in topological order."""
-  return np.lexsort((graph.topological_position, -ranks))

@@ -12,9 +12,9 @@ import numpy as np
 from tfplace.placers.list_scheduling import kernels
 from tfplace.placers.list_scheduling.costs import ListTables
 from tfplace.placers.list_scheduling.kernels import (
-  Traffic,
+  Partial,
   arrival,
-  no_traffic,
+  nothing_placed,
   place_rest,
   roomiest,
   send_inputs,
@@ -27,37 +27,20 @@ from tfplace.simulate.jit import (
   allocating_inlined,
 )
 
+_LATER, _WAITING = 0, 1  # Heaps of `_Queues`.
+
 
 class _Queues(NamedTuple):
-  """Ready ops of each device, as heaps.
+  """Ready ops of each device, and the state of the schedule.
 
   Attributes:
-    later_us: [num_devices, num_ops + 1] last known arrival of the inputs.
-    later: [num_devices, num_ops + 1] positions of ops that wait for inputs.
-    rank: [num_devices, num_ops + 1] positions as float64.
-    waiting: [num_devices, num_ops + 1] positions of ops whose inputs arrive
-      before the device is idle.
-    size: [num_devices, 2] sizes of both queues.
-  """
-
-  later_us: np.ndarray
-  later: np.ndarray
-  rank: np.ndarray
-  waiting: np.ndarray
-  size: np.ndarray
-
-
-class _State(NamedTuple):
-  """A partial schedule.
-
-  Attributes:
-    free: [num_groups, num_devices] bool possible devices; modified in place.
-    held: [num_groups] bytes that each group counts.
-    room: [num_devices] free bytes; modified in place.
-    device_of: [num_groups] int32, -1 if undecided.
-    end: [num_ops] float64, -1 if undecided.
+    time: [num_devices, 2, num_ops + 1] float64 keys of the heaps: the last
+      known arrival of an op's inputs, or, of ops whose inputs arrive before the
+      device is idle, the position.
+    at: [num_devices, 2, num_ops + 1] positions of the ops.
+    size: [num_devices, 2] sizes of the heaps.
     idle_us: [num_devices] float64 time when each device is idle.
-    left: [num_ops] number of devices whose queues hold the op.
+    left: [num_ops] number of devices whose heaps hold the op.
     position: [num_ops] priority for ties, the lowest first.
     op_at: [num_ops] op at each position.
     favorite: [num_ops] child that an op's device is reserved for, or -1.
@@ -65,11 +48,9 @@ class _State(NamedTuple):
     waits: [num_ops] number of missing inputs.
   """
 
-  free: np.ndarray
-  held: np.ndarray
-  room: np.ndarray
-  device_of: np.ndarray
-  end: np.ndarray
+  time: np.ndarray
+  at: np.ndarray
+  size: np.ndarray
   idle_us: np.ndarray
   left: np.ndarray
   position: np.ndarray
@@ -93,60 +74,52 @@ def earliest_start(
   Args:
     position: [num_ops] priority for ties, the lowest first; further ties go to
       the first device.
-    free: [num_groups, num_devices] bool possible devices; modified in place.
-    held: [num_groups] bytes that each group counts.
-    room: [num_devices] free bytes; modified in place.
+    free: with `held` and `room`, see `Partial`; modified in place.
     favorite: [num_ops] child that each op's device is reserved for, or -1; see
       `_kept`.
 
   Returns:
     [num_groups] int32 devices.
   """
-  state = _nothing_done(tables, position, free, held, room, favorite)
-  queues = _empty_queues(tables)
-  traffic = no_traffic(tables)
+  placed = nothing_placed(tables, free, held, room)
+  queues = _no_queues(tables, position, favorite)
   stack = np.empty(len(position), np.int64)
   for op in range(len(position)):
-    if state.waits[op] == 0 and not tables.is_source[op]:
-      _enqueue(queues, state, op, 0.0)
+    if queues.waits[op] == 0 and not tables.is_source[op]:
+      _enqueue(queues, op, 0.0)
   while True:
-    op, device = _first(tables, queues, state, traffic)
+    op, device = _first(tables, queues, placed)
     if op < 0:
-      return place_rest(free, held, room, state.device_of)
-    take(
-      tables, free, held, room, state.device_of, op, device, state.end, stack
-    )
-    _run(tables, state, traffic, op, device)
+      return place_rest(placed)
+    take(tables, placed, op, device, stack)
+    start = max(send_inputs(tables, placed, op), queues.idle_us[device])
+    time_us = tables.time_us[op, device]
+    placed.end[op] = start + time_us
+    queues.last[device] = op
+    if time_us > 0:
+      queues.idle_us[device] = placed.end[op] + tables.overhead_us[device]
     for i in range(tables.out_offsets[op], tables.out_offsets[op + 1]):
       other = np.int64(tables.out_dst[i])
-      state.waits[other] -= 1
-      if state.waits[other] == 0:
-        _enqueue(queues, state, other, state.end[op])
+      queues.waits[other] -= 1
+      if queues.waits[other] == 0:
+        _enqueue(queues, other, placed.end[op])
 
 
 @allocating_helper
-def _nothing_done(
-  tables: ListTables,
-  position: np.ndarray,
-  free: np.ndarray,
-  held: np.ndarray,
-  room: np.ndarray,
-  favorite: np.ndarray,
-) -> _State:
+def _no_queues(
+  tables: ListTables, position: np.ndarray, favorite: np.ndarray
+) -> _Queues:
   num_ops, num_devices = tables.time_us.shape
   waits = np.zeros(num_ops, np.int64)
-  for op in range(num_ops):
-    for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
-      waits[op] += not tables.is_source[tables.in_src[i]]
   op_at = np.empty(num_ops, np.int64)
   for op in range(num_ops):
     op_at[position[op]] = op
-  return _State(
-    free,
-    held,
-    room,
-    np.full(free.shape[0], -1, np.int32),
-    np.full(num_ops, -1.0),
+    for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
+      waits[op] += not tables.is_source[tables.in_src[i]]
+  return _Queues(
+    np.empty((num_devices, 2, num_ops + 1)),
+    np.empty((num_devices, 2, num_ops + 1), np.int64),
+    np.zeros((num_devices, 2), np.int64),
     np.zeros(num_devices),
     np.zeros(num_ops, np.int64),
     position,
@@ -158,52 +131,45 @@ def _nothing_done(
 
 
 @allocating_helper
-def _empty_queues(tables: ListTables) -> _Queues:
-  num_ops, num_devices = tables.time_us.shape
-  return _Queues(
-    np.empty((num_devices, num_ops + 1)),
-    np.empty((num_devices, num_ops + 1), np.int64),
-    np.empty((num_devices, num_ops + 1)),
-    np.empty((num_devices, num_ops + 1), np.int64),
-    np.zeros((num_devices, 2), np.int64),
+def _push(
+  queues: _Queues, device: Index, heap: int, time: float, at: Index
+) -> None:
+  queues.size[device, heap] = kernels.push(
+    queues.time[device, heap],
+    queues.at[device, heap],
+    queues.size[device, heap],
+    time,
+    at,
   )
 
 
-@allocating_inlined
-def _run(
-  tables: ListTables, state: _State, traffic: Traffic, op: int, device: int
-) -> None:
-  start = send_inputs(tables, traffic, state.device_of, state.end, op)
-  start = max(start, state.idle_us[device])
-  time_us = tables.time_us[op, device]
-  state.end[op] = start + time_us
-  state.last[device] = op
-  if time_us > 0:
-    state.idle_us[device] = state.end[op] + tables.overhead_us[device]
+@allocating_helper
+def _pop(queues: _Queues, device: Index, heap: int) -> None:
+  queues.size[device, heap] = kernels.pop(
+    queues.time[device, heap],
+    queues.at[device, heap],
+    queues.size[device, heap],
+  )
 
 
 @allocating_helper
-def _enqueue(
-  queues: _Queues,
-  state: _State,
-  op: Index,
-  ready_us: float,
-) -> None:
+def _enqueue(queues: _Queues, op: Index, ready_us: float) -> None:
   """Adds a ready op to all queues, with a lower bound of its arrival."""
-  state.left[op] = len(state.idle_us)
-  for device in range(len(state.idle_us)):
-    queues.size[device, 0] = kernels.push(
-      queues.later_us[device],
-      queues.later[device],
-      queues.size[device, 0],
-      ready_us,
-      state.position[op],
-    )
+  queues.left[op] = len(queues.idle_us)
+  for device in range(len(queues.idle_us)):
+    _push(queues, device, _LATER, ready_us, queues.position[op])
+
+
+@allocating_inlined
+def _has_room(placed: Partial, group: Index, device: Index) -> bool:
+  return placed.free[group, device] and (
+    placed.device_of[group] >= 0 or placed.held[group] <= placed.room[device]
+  )
 
 
 @allocating_helper
 def _first(
-  tables: ListTables, queues: _Queues, state: _State, traffic: Traffic
+  tables: ListTables, queues: _Queues, placed: Partial
 ) -> tuple[int, int]:
   """Returns the next op and its device; (-1, -1) at the end.
 
@@ -211,86 +177,72 @@ def _first(
   """
   while True:
     best, best_us, target = -1, np.inf, np.int64(-1)
-    for device in range(len(state.idle_us)):
-      start, at = _head(tables, queues, state, traffic, device)
-      if at >= 0 and state.last[device] >= 0:
-        start, at = _kept(tables, state, traffic, device, start, at)
+    for device in range(len(queues.idle_us)):
+      start, at = _head(tables, queues, placed, device)
+      if at >= 0 and queues.last[device] >= 0:
+        start, at = _kept(tables, queues, placed, device, start, at)
       if at >= 0 and (best < 0 or (start, at) < (best_us, best)):
         best, best_us, target = at, start, np.int64(device)
     if best < 0:
       return -1, -1
-    op = state.op_at[best]
+    op = queues.op_at[best]
     group = tables.group_of[op]
-    if state.free[group, target] and (
-      state.device_of[group] >= 0 or state.held[group] <= state.room[target]
-    ):
+    if _has_room(placed, group, target):
       return op, int(target)
-    _drop(queues, state, target)
-    state.left[op] -= 1
-    if state.left[op] == 0:
-      return op, roomiest(state.free[group], state.room)
+    # Remove the op that `_head` returned from its queue.
+    _pop(queues, target, _WAITING if queues.size[target, _WAITING] else _LATER)
+    queues.left[op] -= 1
+    if queues.left[op] == 0:
+      return op, roomiest(placed, group)
 
 
 @allocating_helper
 def _head(
-  tables: ListTables,
-  queues: _Queues,
-  state: _State,
-  traffic: Traffic,
-  device: int,
+  tables: ListTables, queues: _Queues, placed: Partial, device: int
 ) -> tuple[float, int]:
   """Returns the earliest start on a device and its op's position, or -1.
 
   The op stays at the head of the queue of ops that wait for the device or, if
   that is empty, of ops that wait for inputs.
   """
-  idle_us = state.idle_us[device]
-  while queues.size[device, 0] > 0 and (
-    queues.later_us[device, 0] <= idle_us
-    or state.end[state.op_at[queues.later[device, 0]]] >= 0
+  idle_us = queues.idle_us[device]
+  time, position = queues.time[device], queues.at[device]
+  while queues.size[device, _LATER] > 0 and (
+    time[_LATER, 0] <= idle_us
+    or placed.end[queues.op_at[position[_LATER, 0]]] >= 0
   ):
-    at = queues.later[device, 0]
-    _pop_later(queues, device)
-    if state.end[state.op_at[at]] < 0:
-      queues.size[device, 1] = kernels.push(
-        queues.rank[device],
-        queues.waiting[device],
-        queues.size[device, 1],
-        float(at),
-        at,
-      )
-  while queues.size[device, 1] > 0:
-    at = queues.waiting[device, 0]
-    op = state.op_at[at]
-    if state.end[op] < 0:
-      ready, _ = arrival(
-        tables, traffic, state.device_of, state.end, op, device
-      )
+    at = position[_LATER, 0]
+    _pop(queues, device, _LATER)
+    if placed.end[queues.op_at[at]] < 0:
+      _push(queues, device, _WAITING, float(at), at)
+  while queues.size[device, _WAITING] > 0:
+    at = position[_WAITING, 0]
+    op = queues.op_at[at]
+    if placed.end[op] < 0:
+      ready, _ = arrival(tables, placed, op, device)
       if ready <= idle_us:
         return idle_us, at
-      _push_later(queues, device, ready, at)
-    _pop_waiting(queues, device)
-  while queues.size[device, 0] > 0:
-    before, at = queues.later_us[device, 0], queues.later[device, 0]
-    op = state.op_at[at]
-    if state.end[op] < 0:
-      ready, _ = arrival(
-        tables, traffic, state.device_of, state.end, op, device
-      )
+      _push(queues, device, _LATER, ready, at)
+    _pop(queues, device, _WAITING)
+  while queues.size[device, _LATER] > 0:
+    before, at = time[_LATER, 0], position[_LATER, 0]
+    op = queues.op_at[at]
+    if placed.end[op] < 0:
+      ready, _ = arrival(tables, placed, op, device)
       if ready <= before:
         return max(before, idle_us), at
-      _pop_later(queues, device)
-      _push_later(queues, device, ready, at)
+      _pop(queues, device, _LATER)
+      _push(queues, device, _LATER, ready, at)
     else:
-      _pop_later(queues, device)
+      _pop(queues, device, _LATER)
   return np.inf, -1
 
 
 @allocating_helper
 def _kept(
   tables: ListTables,
-  state: _State,
-  traffic: Traffic,
+  queues: _Queues,
+  placed: Partial,
   device: int,
   start: float,
   at: int,
@@ -301,61 +253,23 @@ def _kept(
   its inputs and cannot start sooner elsewhere. Only an urgent op goes first:
   one whose inputs are by then on every device where it may run.
   """
-  child, op = state.favorite[state.last[device]], state.op_at[at]
-  if child < 0 or child == op or state.waits[child] or state.end[child] >= 0:
+  child, op = queues.favorite[queues.last[device]], queues.op_at[at]
+  if child < 0 or child == op or queues.waits[child] or placed.end[child] >= 0:
     return start, at
   group = tables.group_of[child]
-  if not state.free[group, device] or (
-    state.device_of[group] < 0 and state.held[group] > state.room[device]
-  ):
+  if not _has_room(placed, group, device):
     return start, at
-  ready, _ = arrival(tables, traffic, state.device_of, state.end, child, device)
-  child_us = max(ready, state.idle_us[device])
+  ready, _ = arrival(tables, placed, child, device)
+  child_us = max(ready, queues.idle_us[device])
   is_urgent = True
-  for other in range(len(state.idle_us)):
-    if state.free[group, other]:
-      ready, _ = arrival(
-        tables, traffic, state.device_of, state.end, child, other
-      )
-      if max(ready, state.idle_us[other]) < child_us:
+  for other in range(len(queues.idle_us)):
+    if placed.free[group, other]:
+      ready, _ = arrival(tables, placed, child, other)
+      if max(ready, queues.idle_us[other]) < child_us:
         return start, at
-    if state.free[tables.group_of[op], other]:
-      ready, _ = arrival(tables, traffic, state.device_of, state.end, op, other)
+    if placed.free[tables.group_of[op], other]:
+      ready, _ = arrival(tables, placed, op, other)
       is_urgent = is_urgent and ready <= start
   if is_urgent:
     return start, at
-  return child_us, state.position[child]
-
-
-@allocating_inlined
-def _push_later(queues: _Queues, device: int, ready_us: float, at: int) -> None:
-  queues.size[device, 0] = kernels.push(
-    queues.later_us[device],
-    queues.later[device],
-    queues.size[device, 0],
-    ready_us,
-    at,
-  )
-
-
-@allocating_inlined
-def _pop_later(queues: _Queues, device: Index) -> None:
-  queues.size[device, 0] = kernels.pop(
-    queues.later_us[device], queues.later[device], queues.size[device, 0]
-  )
-
-
-@allocating_inlined
-def _pop_waiting(queues: _Queues, device: Index) -> None:
-  queues.size[device, 1] = kernels.pop(
-    queues.rank[device], queues.waiting[device], queues.size[device, 1]
-  )
-
-
-@allocating_inlined
-def _drop(queues: _Queues, state: _State, device: Index) -> None:
-  """Removes the op that `_head` returned from its queue."""
-  if queues.size[device, 1] > 0:
-    _pop_waiting(queues, device)
-  else:
-    _pop_later(queues, device)
+  return child_us, queues.position[child]

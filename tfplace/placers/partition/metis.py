@@ -10,15 +10,10 @@ import ctypes
 import dataclasses
 import os
 from collections.abc import Iterator
-from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
 from tfplace.core.csr import csr
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.repair import offer_repaired
@@ -30,22 +25,11 @@ _TOTAL = 2**28  # METIS sums weights in integers of 32 bits in some builds.
 _KWAY_VERTICES = 30
 
 
-@dataclasses.dataclass(frozen=True)
-class MetisPlacer:
-  """Partitions with METIS on the devices of the fastest kind."""
-
-  name: ClassVar[str] = "metis"
-
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Cuts the groups into as many parts as there are devices (see `cut`)."""
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
-    devices = main_devices(groups)
-    graph = weighted_graph(groups, devices)
-    offer_parts(tracker, groups, cut(graph, len(devices), seed))
-    return tracker.result()
+def metis(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+  """Cuts the groups into a part per device of the fastest kind (see `cut`)."""
+  devices = main_devices(groups)
+  graph = weighted_graph(groups, devices)
+  offer_parts(tracker, groups, cut(graph, len(devices), seed))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,20 +5,14 @@ recursive bipartitioning" (1996), through pyscotch, in a process of its own (see
 `scotch_child`). It ignores order and memory; placements are repaired.
 """
 
-import dataclasses
 import os
 import pathlib
 import subprocess
 import sys
 from importlib import util
-from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.partition import scotch_child
@@ -33,44 +27,29 @@ from tfplace.placers.tracker import Tracker
 # distance, and checks no overflow of its 64 bits.
 _TOTAL = 2**24
 _NEAR, _FAR = 4, 64  # Distance of the fastest link and maximum distance.
+# Mappings of different seeds; the best by simulation counts. The process takes
+# longer to start than to map most graphs. The others follow if none fits in
+# memory: some other numbering of the devices may fit.
+_MAPPINGS = (3, 5)
+# Seconds that Scotch may take: in any case, and if the budget allows it.
+_SHORTEST_S, _LONGEST_S = 2.0, 60.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ScotchPlacer:
-  """Maps with Scotch onto the devices of the fastest kind."""
-
-  # Mappings of different seeds; the best by simulation counts. The process
-  # takes longer to start than to map most graphs.
-  mappings: int = 3
-  # Further mappings if none fits in memory: some other numbering of the devices
-  # may fit.
-  more_mappings: int = 5
-  # Seconds that Scotch may take, if the budget allows it.
-  longest_s: float = 60.0
-  # Seconds that it may take in any case; its process starts in 0.2 s.
-  shortest_s: float = 2.0
-  name: ClassVar[str] = "scotch"
-
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Maps the groups (see `mapped` for its errors)."""
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
-    devices = main_devices(groups)
-    graph = weighted_graph(groups, devices, _TOTAL)
-    distance = distances(groups, devices)
-    rng = np.random.default_rng(seed % 2**31)
-    for count in (self.mappings, self.more_mappings):
-      seeds = rng.integers(2**31, size=count)
-      limit_s = min(self.longest_s, max(self.shortest_s, budget.left_s))
-      for parts in mapped(graph, distance, seeds, limit_s):
-        offer_parts(tracker, groups, parts)
-        if tracker.best is not None and tracker.is_done:
-          break
-      if tracker.best is not None or tracker.is_done:
+def scotch(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+  """Maps the groups onto the devices of the fastest kind (see `mapped`)."""
+  devices = main_devices(groups)
+  graph = weighted_graph(groups, devices, _TOTAL)
+  distance = distances(groups, devices)
+  rng = np.random.default_rng(seed % 2**31)
+  for count in _MAPPINGS:
+    seeds = rng.integers(2**31, size=count)
+    limit_s = min(_LONGEST_S, max(_SHORTEST_S, tracker.budget.left_s))
+    for parts in mapped(graph, distance, seeds, limit_s):
+      offer_parts(tracker, groups, parts)
+      if tracker.best is not None and tracker.is_done:
         break
-    return tracker.result()
+    if tracker.best is not None or tracker.is_done:
+      break
 
 
 def distances(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:

@@ -6,18 +6,13 @@ Devices split one or two axes, and the best split is kept. Specific to tfplace.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
 from tfplace.core.op_names import UNKNOWN, Part, numbered_parts, scope_of
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph, main_devices
-from tfplace.placers.repair import offer_repaired
+from tfplace.placers.repair import offer_all_repaired
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.jit import allocating
 
@@ -101,34 +96,15 @@ def longest_ops(groups: GroupGraph) -> np.ndarray:
   return order[offsets[:-1]]
 
 
-@dataclasses.dataclass(frozen=True)
-class AxesPlacer:
-  """Places the best split along one or two axes."""
-
-  name: ClassVar[str] = "axes"
-
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Tries every split; without an axis, one device runs everything."""
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
-    devices = main_devices(groups)
-    scopes = read_scopes(groups)
-    axes = find_axes(groups, scopes)
-    best, best_us = None, np.inf
-    for part in splits(axes, len(devices)):
-      placed = _placed(groups, part[scopes.of], devices)
-      found_us = tracker.offer(groups.expand(placed)).step_time_us
-      if best is None or found_us < best_us:
-        best, best_us = placed, found_us
-      if budget.left_s <= 0:
-        break
-    if best is None:
-      best = _placed(groups, np.zeros(groups.num_groups, int), devices)
-    if tracker.best is None:
-      offer_repaired(tracker, groups, best)
-    return tracker.result()
+def axes(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+  """Offers every split; without an axis, one device runs everything."""
+  devices, scopes = main_devices(groups), read_scopes(groups)
+  found = find_axes(groups, scopes)
+  parts: Iterable[np.ndarray] = splits(found, len(devices))
+  if not found:
+    parts = [np.zeros(len(scopes.paths), int)]
+  rows = (_placed(groups, part[scopes.of], devices) for part in parts)
+  offer_all_repaired(tracker, groups, rows)
 
 
 def find_axes(

@@ -6,7 +6,6 @@ balanced by dynamic programming over layers (PipeDream, Harlap et al., arXiv
 and stages get layers by the speed and memory of their devices.
 """
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
@@ -23,22 +22,17 @@ from tfplace.placers.rules.exchanges import (
   find_exchanges,
   readers,
 )
-from tfplace.placers.rules.shares import balanced_shares
-from tfplace.placers.rules.stages import balanced_stages, merged_layers
+from tfplace.placers.rules.stages import (
+  balanced_shares,
+  balanced_stages,
+  merged_layers,
+)
 from tfplace.simulate.links import mean_transfer
 
-
-@dataclasses.dataclass(frozen=True)
-class GridConfig:
-  """Settings of grids; all defaults were chosen by trial."""
-
-  # Maximum number of layers for the dynamic program, which is cubic.
-  most_layers: int = 512
-  # Share of work that must have known layers; otherwise op names are used.
-  least_known: float = 0.5
-
-
-_CONFIG = GridConfig()
+# Maximum number of layers for the dynamic program, which is cubic.
+_MOST_LAYERS = 512
+# Share of work that must have known layers; otherwise op names are used.
+_LEAST_KNOWN = 0.5
 
 
 class DeviceGrid:
@@ -283,7 +277,7 @@ class DeviceGrid:
     most = np.zeros(layer.max(initial=0) + 1)
     np.maximum.at(most, layer, of_group)
     rank = np.argsort(np.argsort(-most, kind="stable"), kind="stable")
-    return merged_layers(rank[layer], groups.fastest_us, _CONFIG.most_layers)
+    return merged_layers(rank[layer], groups.fastest_us, _MOST_LAYERS)
 
   def _layers(self) -> np.ndarray:
     """Returns [num_groups] layer of each group's longest op, or UNKNOWN."""
@@ -292,9 +286,8 @@ class DeviceGrid:
     work = self.groups.fastest_us
     in_passes = (self.microbatch != UNKNOWN) | (self.count == 1)
     total = work[in_passes].sum()
-    if (
-      work[in_passes & (layer != UNKNOWN)].sum() >= _CONFIG.least_known * total
-    ):
+    known = work[in_passes & (layer != UNKNOWN)].sum()
+    if known >= _LEAST_KNOWN * total:
       return layer
     names = [
       name.removeprefix(f"microbatch_{number}/")

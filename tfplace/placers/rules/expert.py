@@ -6,17 +6,11 @@ cells. Gradients stay with forward ops, optimizers with variables.
 """
 
 import collections
-import dataclasses
 import re
-from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
 from tfplace.core.op_names import UNKNOWN, forward_name
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph, equal_blocks, main_devices
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.rules.axes import spread
@@ -30,25 +24,12 @@ _LAST = re.compile(r"attention|softmax")
 _CELL_END = re.compile(r"/mixed(\d{1,9})[_\d]*/")
 
 
-@dataclasses.dataclass(frozen=True)
-class ExpertPlacer:
-  """Places contiguous blocks of layers, recognized by op names."""
-
-  name: ClassVar[str] = "expert"
-
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Recognizes the model family by op names and divides its layers."""
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
-    names = [forward_name(name) for name in problem.graph.names]
-    if any(_NUMBERED.search(name) for name in names):
-      wanted = _numbered(groups, names)
-    else:
-      wanted = _layered(groups, names)
-    offer_repaired(tracker, groups, wanted)
-    return tracker.result()
+def expert(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+  """Recognizes the model family by op names and divides its layers."""
+  names = [forward_name(name) for name in groups.problem.graph.names]
+  is_numbered = any(_NUMBERED.search(name) for name in names)
+  wanted = (_numbered if is_numbered else _layered)(groups, names)
+  offer_repaired(tracker, groups, wanted)
 
 
 def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:

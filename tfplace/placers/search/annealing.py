@@ -19,10 +19,20 @@ from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_packed, offer_starts
-from tfplace.placers.search.config import SearchConfig
-from tfplace.placers.search.proposals import Proposer
+from tfplace.placers.search.guide import Proposer
+from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
+
+# Share of the budget after which no further classical placer starts. The
+# fastest run first, and the search compensates for the others.
+CLASSICAL_SHARE = 0.15
+# Share of the remaining seconds for a first packing if nothing fits yet, and
+# seconds for any packing, whatever time is left.
+_PACKING_SHARE, _LEAST_PACKING_S = 0.2, 0.5
+# Setup seconds of the search per group, and further ones per group and device,
+# measured; without them it is skipped.
+_SETUP_S, _SETUP_DEVICE_S = 8e-6, 0.6e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +61,7 @@ class AnnealingPlacer:
     failed: dict[str, str] = {}
     wanted = self.starts
     for strategy in registry.classical(problem) if wanted is None else wanted:
-      if found and budget.spent > self.config.classical_share:
+      if found and budget.spent > CLASSICAL_SHARE:
         break
       if any(result.evaluation.is_within(budget.gap) for result in found):
         break
@@ -107,10 +117,10 @@ def improve(
     evaluator. The search itself always simulates.
   """
   if not starts:
-    starts = [_start(tracker, groups, seed, config)]
+    starts = [_start(tracker, groups, seed)]
   for start in [*starts, *([] if other is None else [other])]:
     tracker.offer(start)
-  setup_s = config.setup_s + config.setup_device_s * groups.num_devices
+  setup_s = _SETUP_S + _SETUP_DEVICE_S * groups.num_devices
   if tracker.is_met or _is_short(tracker, groups, setup_s):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
@@ -129,7 +139,7 @@ def improve(
   if search.best is not None:
     tracker.offer(groups.expand(search.best))
   if tracker.best is None:
-    left_s = max(tracker.budget.left_s, config.least_packing_s)
+    left_s = max(tracker.budget.left_s, _LEAST_PACKING_S)
     offer_packed(tracker, groups, seed + 1, left_s)
   result = tracker.result()
   if result.evaluation.source == "simulated":
@@ -149,11 +159,9 @@ def _is_short(tracker: Tracker, groups: GroupGraph, group_s: float) -> bool:
   return budget.left_s < group_s * groups.num_groups
 
 
-def _start(
-  tracker: Tracker, groups: GroupGraph, seed: int, config: SearchConfig
-) -> np.ndarray:
-  limit_s = config.packing_share * tracker.budget.left_s
-  offer_packed(tracker, groups, seed, max(limit_s, config.least_packing_s))
+def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:
+  limit_s = _PACKING_SHARE * tracker.budget.left_s
+  offer_packed(tracker, groups, seed, max(limit_s, _LEAST_PACKING_S))
   if tracker.best is not None:
     return tracker.best[0]
   return groups.expand(groups.time_us.argmin(axis=1))

@@ -18,49 +18,27 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
 from tfplace.placers.list_scheduling.placers import held_bytes, preferred
 from tfplace.placers.repair import offer_repaired
-from tfplace.placers.tracker import Tracker, overflow
+from tfplace.placers.tracker import Tracker, excess
 from tfplace.simulate.jit import allocating
 
 _UNFIT = 1e30  # more than any step time of a placement that fits
 
 
-@dataclasses.dataclass(frozen=True)
-class BrkgaConfig:
-  """Settings of BRKGA, within the ranges that its authors recommend.
-
-  The population yields over 100 generations in 10,000 evaluations.
-
-  Attributes:
-    population: Number of key vectors.
-    elite: Fraction of the population that is copied.
-    mutants: Fraction of the population that is random.
-    bias: Probability that a child takes a key from its elite parent.
-    max_groups: Number of groups above which groups are co-placed, by the first
-      rules that reach it, else by all rules.
-    batch: Number of evaluations between two checks of the budget.
-  """
-
-  population: int = 100
-  elite: float = 0.2
-  mutants: float = 0.15
-  bias: float = 0.7
-  max_groups: int = 1500
-  batch: int = 20
-
-  @property
-  def num_elite(self) -> int:
-    return max(1, int(self.elite * self.population))
-
-  @property
-  def num_mutants(self) -> int:
-    return max(1, int(self.mutants * self.population))
+# Within the ranges that the authors recommend: vectors of keys in all, copied
+# as the elite, and random. They yield over 100 generations in 10,000
+# evaluations.
+_POPULATION, _ELITE, _MUTANTS = 100, 20, 15
+_BIAS = 0.7  # Probability that a child takes a key from its elite parent.
+# Number of groups above which groups are co-placed, by the first rules that
+# reach it, else by all rules.
+_MAX_GROUPS = 1500
+_BATCH = 20  # Evaluations between two checks of the budget.
 
 
 @dataclasses.dataclass(frozen=True)
 class BrkgaPlacer:
   """Biased random-key genetic algorithm."""
 
-  config: BrkgaConfig = dataclasses.field(default_factory=BrkgaConfig)
   name: ClassVar[str] = "brkga"
 
   def place(
@@ -72,19 +50,18 @@ class BrkgaPlacer:
     extra evaluations.
     """
     tracker = Tracker(self.name, problem, evaluator, budget)
-    decoder = Decoder(GroupGraph(_coarse(problem, self.config.max_groups)))
+    decoder = Decoder(GroupGraph(_coarse(problem)))
     rng = np.random.default_rng(seed)
-    config = self.config
-    keys = rng.random((config.population, *decoder.shape), np.float32)
-    cost = np.full(config.population, np.inf)
+    keys = rng.random((_POPULATION, *decoder.shape), np.float32)
+    cost = np.full(_POPULATION, np.inf)
     first = 0  # Vectors before `first` have been evaluated.
-    while evaluate(tracker, decoder, keys[first:], cost[first:], config.batch):
+    while _evaluate(tracker, decoder, keys[first:], cost[first:]):
       if not decoder.has_choice:
         break
       order = np.argsort(cost, kind="stable")
       keys, cost = keys[order], cost[order]
-      evolve(keys, config, rng)
-      first = config.num_elite
+      evolve(keys, rng)
+      first = _ELITE
       cost[first:] = np.inf
     if tracker.best is None:
       groups = GroupGraph(problem)
@@ -94,10 +71,10 @@ class BrkgaPlacer:
     return tracker.result()
 
 
-def _coarse(problem: Problem, max_groups: int) -> Problem:
+def _coarse(problem: Problem) -> Problem:
   coarse = problem
-  for rules in GROUPINGS.values():
-    if coarse.num_groups > max_groups:
+  for rules in GROUPINGS:
+    if coarse.num_groups > _MAX_GROUPS:
       coarse = co_placed(problem, *rules)
   return coarse
 
@@ -153,12 +130,8 @@ def _decode(
   return result
 
 
-def evaluate(
-  tracker: Tracker,
-  decoder: Decoder,
-  keys: np.ndarray,
-  cost: np.ndarray,
-  batch: int,
+def _evaluate(
+  tracker: Tracker, decoder: Decoder, keys: np.ndarray, cost: np.ndarray
 ) -> bool:
   """Evaluates [count, *shape] key vectors and fills [count] costs.
 
@@ -166,8 +139,8 @@ def evaluate(
   is evaluated regardless of the budget. Returns False if the budget ended early
   or an optimum was found.
   """
-  for first in range(0, len(keys), batch):
-    count = min(batch, len(keys) - first)
+  for first in range(0, len(keys), _BATCH):
+    count = min(_BATCH, len(keys) - first)
     left = tracker.left.max_evaluations
     if left is not None:
       count = min(count, left)
@@ -183,21 +156,18 @@ def evaluate(
 def _cost(problem: Problem, evaluation: Evaluation) -> float:
   if evaluation.feasible or not np.isfinite(evaluation.step_time_us):
     return evaluation.step_time_us
-  return _UNFIT * (1.0 + overflow(problem, evaluation)[0])
+  return _UNFIT * (1.0 + max(excess(problem, evaluation).values(), default=0.0))
 
 
-def evolve(
-  keys: np.ndarray, config: BrkgaConfig, rng: np.random.Generator
-) -> None:
+def evolve(keys: np.ndarray, rng: np.random.Generator) -> None:
   """Replaces all but the elite of [population, ...] sorted vectors."""
-  elite, size = config.num_elite, len(keys)
-  num_children = max(0, size - elite - config.num_mutants)
-  better = rng.integers(0, elite, num_children)
-  worse = rng.integers(min(elite, size - 1), size, num_children)
+  num_children = len(keys) - _ELITE - _MUTANTS
+  better = rng.integers(0, _ELITE, num_children)
+  worse = rng.integers(_ELITE, len(keys), num_children)
   children = []
   for a, b in zip(better, worse, strict=True):
-    takes = rng.random(keys.shape[1:], np.float32) < config.bias
+    takes = rng.random(keys.shape[1:], np.float32) < _BIAS
     children.append(np.where(takes, keys[a], keys[b]))
-  keys[elite : elite + num_children] = children
-  mutants = keys[elite + num_children :]
+  keys[_ELITE:-_MUTANTS] = children
+  mutants = keys[-_MUTANTS:]
   mutants[:] = rng.random(mutants.shape, np.float32)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.placers.search.config import Rounds, Scale
 from tfplace.placers.search.guide import OWN, RATED, Guide, draw, guide_of
 from tfplace.placers.search.moves import move_coarse, propose, uniform
+from tfplace.placers.search.schedule import Rounds, Scale
 from tfplace.placers.search.state import (
   BEST,
   CURRENT,

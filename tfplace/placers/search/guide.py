@@ -5,7 +5,6 @@ chain; rating all of them costs as much as a few simulations. The share of rated
 moves is their share of the recent gain per move.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Sequence
@@ -20,6 +19,15 @@ from tfplace.placers.search.state import MOVED, SearchState, TimeOrder
 from tfplace.simulate.jit import Index, helper
 
 RATED, OWN = 0, 1  # Rows of `Guide.tally`.
+# Share of rated moves: while too few have been drawn to compare, where they
+# gain nothing, and where only they gain. These constants were hardly tuned.
+_FIRST_SHARE, _LEAST_SHARE, _MOST_SHARE = 0.5, 0.1, 0.8
+_LEAST_MOVES = 20  # Moves of each kind to compare.
+_MEMORY = 0.9  # Factor on the gains and numbers of moves with each rating.
+# Factor on the weight of a move for each time that it was drawn. Each rating of
+# its set halves these counts.
+_TRIED = 0.7
+RATING_SHARE = 0.3  # Time of ratings, relative to that of rated moves.
 
 
 class Guide(NamedTuple):
@@ -43,8 +51,8 @@ class Guide(NamedTuple):
   tally: np.ndarray
 
 
-class Rater(Protocol):
-  """Source of ratings; safe in several threads."""
+class Proposer(Protocol):
+  """Source of rated moves and changed placements; safe in several threads."""
 
   @property
   def labels(self) -> Sequence[np.ndarray]:
@@ -63,29 +71,15 @@ class Rater(Protocol):
     """
     ...
 
+  def propose(
+    self, devices: np.ndarray, number: int, rng: np.random.Generator
+  ) -> np.ndarray:
+    """Changes [num_ops] allowed devices.
 
-@dataclasses.dataclass(frozen=True)
-class GuideConfig:
-  """Settings of rated moves; the defaults were hardly tuned.
-
-  Attributes:
-    first_share: Share of the moves while too few have been drawn to compare.
-    least_share: Share of rated moves that gain nothing.
-    most_share: Share where only rated moves gain.
-    least_moves: Moves of each kind to compare.
-    memory: Factor on the gains and numbers of moves with each rating.
-    tried: Factor on the weight of a move for each time that it was drawn. Each
-      rating of its set halves these counts.
-    rating_share: Time spent on ratings, relative to that spent on rated moves.
-  """
-
-  first_share: float = 0.5
-  least_share: float = 0.1
-  most_share: float = 0.8
-  least_moves: int = 20
-  memory: float = 0.9
-  tried: float = 0.7
-  rating_share: float = 0.3
+    Args:
+      number: Number of the proposal, from 0 on.
+    """
+    ...
 
 
 def guide_of(labels: Sequence[np.ndarray], num_devices: int) -> Guide:
@@ -121,14 +115,9 @@ class Guided:
   """
 
   def __init__(
-    self,
-    rater: Rater,
-    groups: GroupGraph,
-    order: TimeOrder,
-    config: GuideConfig,
+    self, rater: Proposer, groups: GroupGraph, order: TimeOrder
   ) -> None:
     self._rater, self._groups, self._order = rater, groups, order
-    self._config = config
     labels = [label[groups.first_ops] for label in rater.labels]
     entered = [order.enter(label) for label in labels]
     self.guide = guide_of(entered, groups.num_devices)
@@ -151,28 +140,28 @@ class Guided:
       self._turn += 1
     np.cumsum(self._weight, out=self.guide.total)
     self.guide.share[0] = share = self._share()
-    self.guide.tally[:] *= self._config.memory
+    self.guide.tally[:] *= _MEMORY
     now = time.perf_counter()
-    rated_s = (now - began) / self._config.rating_share
-    self._next = now + rated_s / max(self._config.least_share, share)
+    rated_s = (now - began) / RATING_SHARE
+    self._next = now + rated_s / max(_LEAST_SHARE, share)
 
   def _rate(self, number: int, base: np.ndarray) -> None:
     part = slice(self._ends[number], self._ends[number + 1])
     tries = self.guide.tries[part]
-    rated = self._rater.rate(number, base).ravel() * self._config.tried**tries
+    rated = self._rater.rate(number, base).ravel() * _TRIED**tries
     tries *= 0.5
     # Each set has the same weight, whatever the number of its parts.
     self._weight[part] = rated / max(float(rated.sum()), 1e-30)
 
   def _share(self) -> float:
-    config, (gains, moves) = self._config, self.guide.tally.T
+    gains, moves = self.guide.tally.T
     if not self._weight.any():
       return 0.0
-    if moves.min() < config.least_moves:
-      return config.first_share
+    if moves.min() < _LEAST_MOVES:
+      return _FIRST_SHARE
     rates = gains / moves
     share = rates[RATED] / max(rates.sum(), 1e-30)
-    return min(config.most_share, max(config.least_share, share))
+    return min(_MOST_SHARE, max(_LEAST_SHARE, share))
 
 
 @helper

@@ -8,29 +8,17 @@ otherwise a small share, to try whether they pay by now.
 
 import math
 import time
-from typing import Protocol
 
 import numpy as np
 
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.config import SearchConfig
-from tfplace.placers.search.guide import Guided, Rater
+from tfplace.placers.search.guide import Guided, Proposer
 from tfplace.placers.search.state import TINY_US, TimeOrder
 
-
-class Proposer(Rater, Protocol):
-  """Source of changed placements and rated moves; safe in several threads."""
-
-  def propose(
-    self, devices: np.ndarray, number: int, rng: np.random.Generator
-  ) -> np.ndarray:
-    """Changes [num_ops] allowed devices.
-
-    Args:
-      number: Number of the proposal, from 0 on.
-    """
-    ...
+# Share of a chain's time for proposals that gain less than the chain, and share
+# of the time so far over which gains are remembered; not tuned.
+_TRIAL_SHARE, _MEMORY = 0.05, 0.2
 
 
 class Proposals:
@@ -48,15 +36,13 @@ class Proposals:
     groups: GroupGraph,
     order: TimeOrder,
     rng: np.random.Generator,
-    config: SearchConfig,
     chain: Chain,
   ) -> None:
     self._proposer = proposer
     self._groups = groups
     self._order = order
     self._rng = rng
-    self._config = config.proposals
-    self._guided = Guided(proposer, groups, order, config.guide)
+    self._guided = Guided(proposer, groups, order)
     chain.guide = self._guided.guide
     self._chain, self._proposed = _Gains(), _Gains()
     self._at = time.perf_counter()
@@ -78,7 +64,7 @@ class Proposals:
     """Accounts for what the chain did since the last call; may propose."""
     self._guided.update(chain.devices)
     seconds = self._add(self._chain, chain)
-    share = 1.0 if self._pays else self._config.trial_share
+    share = 1.0 if self._pays else _TRIAL_SHARE
     self._left_s = min(self._left_s, 0.0) + share * seconds
     while math.isfinite(chain.best_us) and self._left_s > 0.0:
       self._left_s -= self._propose(chain)
@@ -108,7 +94,7 @@ class Proposals:
     self.skip(chain)
     total = self._chain.total + self._proposed.total + seconds
     for each in (self._chain, self._proposed):
-      each.forget(seconds, self._config.memory * total)
+      each.forget(seconds, _MEMORY * total)
     gains.add(gained, seconds)
     return seconds
 

@@ -18,13 +18,24 @@ from tfplace.core.budget import Budget
 from tfplace.placers.coarsen import coarsen_by_edges, coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.config import Rounds, SearchConfig, scale_of
-from tfplace.placers.search.proposals import Proposals, Proposer
+from tfplace.placers.search.guide import Proposer
+from tfplace.placers.search.proposals import Proposals
+from tfplace.placers.search.schedule import Rounds, SearchConfig, scale_of
 from tfplace.placers.search.state import search_state, search_tables, time_order
-from tfplace.placers.search.sweeps import Allowance, sweep_all
+from tfplace.placers.search.sweeps import SIZES, Allowance, sweep_all
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
+# Evaluations per round, group and chain. This and what follows is by trial.
+_EVALUATIONS_PER_GROUP = 400.0
+# If the budget has a gap, the patience as a share of all rounds, at least so
+# many; a small graph then has at least so many rounds.
+_PATIENCE_SHARE, _LEAST_PATIENCE, _LEAST_ROUNDS = 1 / 3, 2, 6
+# Factors on the first temperature of a round: from the best placement, and
+# after the sweeps.
+_WARM, _SWEPT = 0.4, 0.1
+# Step time, relative to the best start, up to which a start is swept.
+_NEAR = 1.1
 
 
 class Search:
@@ -58,9 +69,8 @@ class Search:
     self._num_movable = len(tables[0].movable)
     step = engine.pack(groups.problem, self._order.position)
     longest_us = groups.problem.fastest_us + step.tail_us
-    self._scale = scale_of(
-      groups, config, self._num_movable, float(longest_us.max(initial=0.0))
-    )
+    is_large = self._num_movable >= config.coarse_groups
+    self._scale = scale_of(groups, is_large, longest_us.max(initial=0.0))
     self._swept: list[np.ndarray] | None = None
     self._best: np.ndarray | None = None
     self.best_us = math.inf
@@ -109,14 +119,14 @@ class Search:
     if self._proposer is not None and budget.is_timed:
       known = self._proposer, self._groups, self._order
       self._proposals = [
-        Proposals(*known, rng, self._config, chain)
+        Proposals(*known, rng, chain)
         for rng, chain in zip(self._rngs, self._chains, strict=True)
       ]
     starts = [self._order.enter(start) for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
     if self._scale.is_within(self.best_us, budget.gap):
       return
-    near_us = self._config.near * min(found_us)
+    near_us = _NEAR * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
     if other is not None:
       more = self._order.enter(other)
@@ -140,11 +150,11 @@ class Search:
 
   def _patience(self, rounds: Rounds, budget: Budget) -> int:
     """Returns the rounds without improvement before the search ends."""
-    config = self._config
+    patience = self._config.patience
     if not budget.gap:
-      return config.patience
-    share = math.ceil(config.patience_share * rounds.count)
-    return min(config.patience, max(config.least_patience, share))
+      return patience
+    share = math.ceil(_PATIENCE_SHARE * rounds.count)
+    return min(patience, max(_LEAST_PATIENCE, share))
 
   def _evaluate(self, starts: Sequence[np.ndarray]) -> list[float]:
     began = time.perf_counter()
@@ -166,9 +176,9 @@ class Search:
   ) -> None:
     self._swept = None
     is_done = self._done(budget)
-    allowance = Allowance(budget, self._config, self._chains, is_done)
+    allowance = Allowance(budget, self._chains, is_done)
     groups = self._order.groups
-    can_merge = groups.num_groups > min(self._config.sweep_sizes)
+    can_merge = groups.num_groups > min(SIZES)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
     told = self._after_sweep, self._rngs, pool
@@ -183,11 +193,11 @@ class Search:
     if budget.max_evaluations is not None:
       quota = budget.max_evaluations // len(self._chains)
     expected = self._chains[0].rate * left_s if quota is None else quota
-    wanted = self._config.evaluations_per_group * self._num_movable
+    wanted = _EVALUATIONS_PER_GROUP * self._num_movable
     count = max(1, round(expected / wanted))
     if budget.gap and not self._scale.is_large:
-      count = max(count, self._config.least_rounds)
-    return Rounds(count, quota, time.perf_counter(), left_s, self._config)
+      count = max(count, _LEAST_ROUNDS)
+    return Rounds(count, quota, time.perf_counter(), left_s)
 
   def _begin(
     self, index: int, number: int, starts: Sequence[np.ndarray]
@@ -210,11 +220,11 @@ class Search:
     if self._scale.is_large and number == 0:
       # Slow cooling separates the chains even if they share a start.
       chain.restart(starts[0] if self._swept is None else self._swept[index])
-      warmth = 1.0 if self._swept is None else self._config.swept
+      warmth = 1.0 if self._swept is None else _SWEPT
       return warmth * self._scale.hot_us
     if turn % 2 == 0 and number > 0 and self._best is not None:
       chain.restart(self._best)
-      return self._config.warm * self._scale.hot_us
+      return _WARM * self._scale.hot_us
     chain.restart(starts[turn % len(starts)])
     return self._scale.hot_us
 

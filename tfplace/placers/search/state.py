@@ -107,8 +107,6 @@ def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
   group_offsets, group_ops = groups.problem.group_ops
   levels, coarse_offsets, coarse_members = found.members()
   labels = [np.arange(groups.num_groups), *found.labels]
-  position = np.empty(groups.num_groups, np.int32)
-  position[groups.order] = np.arange(groups.num_groups)
   return SearchTables(
     ops=list_tables(groups),
     group_offsets=group_offsets,
@@ -116,7 +114,7 @@ def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
     allowed=groups.allowed,
     movable=np.flatnonzero(groups.allowed.sum(axis=1) > 1).astype(np.int32),
     order=groups.order,
-    position=position,
+    position=groups.position,
     level_offsets=levels,
     coarse_offsets=coarse_offsets,
     coarse_members=coarse_members,
@@ -136,28 +134,14 @@ def _odds(
   def sums(per_group: np.ndarray) -> np.ndarray:
     return np.add.reduceat(per_group[members], offsets[:-1], axis=0)
 
-  like = _like(groups)
+  columns = [column.tobytes() for column in groups.time_us.T]
+  like = np.array([columns.index(column) for column in columns])
   kept = np.unique(like)  # Identical devices have identical odds.
   allowed, fastest = groups.allowed[:, kept], groups.fastest_us[:, None]
   least_us = 1e-3
   speed = sums(np.where(allowed, fastest, 0.0)) + least_us
   speed /= sums(np.where(allowed, groups.time_us[:, kept], 0.0)) + least_us
   return np.ascontiguousarray(speed[:, np.searchsorted(kept, like)])
-
-
-def _like(groups: GroupGraph) -> np.ndarray:
-  """Returns [num_devices] the first device with the same op times."""
-  allowed, time_us = groups.allowed, groups.time_us
-  like: list[int] = []
-  for device in range(groups.num_devices):
-    same = (
-      other
-      for other in dict.fromkeys(like)
-      if np.array_equal(allowed[:, other], allowed[:, device])
-      and np.array_equal(time_us[:, other], time_us[:, device], equal_nan=True)
-    )
-    like.append(next(same, device))
-  return np.array(like)
 
 
 def search_state(

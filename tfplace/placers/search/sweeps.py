@@ -14,8 +14,18 @@ from tfplace.core.budget import Budget
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merge import coarsen_by_merging
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.config import SearchConfig
 from tfplace.placers.search.state import SearchTables, search_tables
+
+# Constants of the sweeps of large graphs, by trial.
+_SHARE = 0.5  # Fraction of the budget for all sweeps.
+# Numbers of coarse groups to merge down to.
+SIZES = (1024, 256, 96, 32, 8, 3)
+# The first levels are swept repeatedly, with a fraction of the sweep budget.
+_REPEATED_LEVELS, _REPEATED_SHARE = 4, 0.4
+# Coarse groups swept between two checks of the budget, at most.
+_AT_ONCE = 8
+# Seconds between two checks of the clock, if one coarse group takes less.
+_CHECK_S = 0.2
 
 
 class Allowance:
@@ -28,28 +38,22 @@ class Allowance:
   def __init__(
     self,
     budget: Budget,
-    config: SearchConfig,
     chains: Sequence[Chain],
     is_done: Callable[[Chain], bool],
   ) -> None:
-    self.config = config
     self._is_done = is_done
     self._began = time.perf_counter()
-    self._seconds = config.sweep_share * budget.left_s
+    self._seconds = _SHARE * budget.left_s
     self._evaluations: float | None = None
     if budget.max_evaluations is not None:
-      self._evaluations = (
-        config.sweep_share * budget.max_evaluations / len(chains)
-      )
+      self._evaluations = _SHARE * budget.max_evaluations / len(chains)
     self._before = {id(chain): chain.evaluations for chain in chains}
 
   @property
   def is_nothing(self) -> bool:
     """True if the allowance is too small for any sweep."""
-    few = 4 * self.config.sweep_at_once
-    return self._seconds <= 0 or (
-      self._evaluations is not None and self._evaluations < few
-    )
+    few = self._evaluations is not None and self._evaluations < 4 * _AT_ONCE
+    return self._seconds <= 0 or few
 
   def spent(self, chain: Chain) -> float:
     """Returns the spent fraction of the allowance of a chain."""
@@ -63,9 +67,8 @@ class Allowance:
   def coarse_groups(self, chain: Chain) -> int:
     """Returns the number of coarse groups to sweep before the next check."""
     if self._evaluations is not None:
-      return self.config.sweep_at_once
-    in_time = int(self.config.sweep_check_s * chain.rate / 2)
-    return max(1, min(self.config.sweep_at_once, in_time))
+      return _AT_ONCE
+    return max(1, min(_AT_ONCE, int(_CHECK_S * chain.rate / 2)))
 
 
 def sweep_all(
@@ -87,7 +90,7 @@ def sweep_all(
     after: Called with a chain between two checks of its allowance.
     rngs: One generator per chain, for the order of the coarse groups.
   """
-  merged = coarsen_by_merging(groups, allowance.config.sweep_sizes)
+  merged = coarsen_by_merging(groups, SIZES)
   tables = search_tables(groups, merged)
   jobs = [
     pool.submit(
@@ -108,16 +111,18 @@ def _sweep(
   rng: np.random.Generator,
 ) -> None:
   """Sweeps one chain over merged groups, then over its own coarse groups."""
-  top, repeated = merged_tables.top_level, allowance.config.repeated_levels
-  coarse = range(top, max(0, top - repeated), -1)
+  top = merged_tables.top_level
+  coarse = range(top, max(0, top - _REPEATED_LEVELS), -1)
   number = 0
-  while number == 0 or allowance.spent(chain) < allowance.config.repeated_share:
+  while number == 0 or allowance.spent(chain) < _REPEATED_SHARE:
     chain.restart(starts[number % len(starts)])
     for level in coarse:
       _sweep_level(chain, merged_tables, level, allowance, after, rng)
     number += 1
   chain.restart(chain.best)
-  fine = [(merged_tables, level) for level in range(top - repeated, 0, -1)]
+  fine = [
+    (merged_tables, level) for level in range(top - _REPEATED_LEVELS, 0, -1)
+  ]
   others = range(chain.tables.top_level, 0, -1)
   for tables, level in [*fine, *((chain.tables, level) for level in others)]:
     _sweep_level(chain, tables, level, allowance, after, rng)

@@ -23,7 +23,7 @@ from tfplace.core.progress import Progress, silent
 from tfplace.errors import InfeasibleError
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search.annealing import improve
-from tfplace.placers.search.config import SearchConfig
+from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.tracker import Tracker
 from tfplace.report.explain.bottleneck import fixed_order, times_on
 from tfplace.simulate import Schedule, Simulator
