@@ -7,7 +7,7 @@ from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.core.paths import transfers
-from tfplace.placers import auto, registry
+from tfplace.placers import registry
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
@@ -125,17 +125,3 @@ def test_auto_is_slower_than_its_best_by_the_tolerance_at_most(seed):
     assert result.evaluation.step_time_us == best
   one_shot = max(len(registry.CLASSICAL) * 40, 300)  # repairs may take more
   assert result.evaluations <= one_shot
-
-
-@pytest.mark.parametrize(("seconds", "is_begun"), [(1e-9, True), (1e9, False)])
-def test_auto_leaves_it_out_where_it_would_not_end(
-  monkeypatch, seconds, is_begun
-):
-  begun = []
-  monkeypatch.setattr(
-    auto, "consolidate", lambda *a: begun.append(1) or consolidate(*a)
-  )
-  monkeypatch.setattr(auto, "_CONSOLIDATION_S_PER_OP", seconds)
-  problem, budget = towers(), Budget(60, 200)
-  auto.AutoPlacer().place(problem, Simulator(problem), budget, 0)
-  assert bool(begun) == is_begun

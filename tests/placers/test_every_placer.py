@@ -31,8 +31,8 @@ def run(problem, strategy, seed=0, evaluations=EVALUATIONS):
 
 
 @pytest.mark.parametrize("strategy", ALL)
-@pytest.mark.parametrize("seed", range(10))
-def test_result_is_allowed_fits_and_is_what_the_simulator_says(strategy, seed):
+@pytest.mark.parametrize("seed", range(6))
+def test_result_is_allowed_fits_and_repeats(strategy, seed):
   problem = problems.random_problem(seed)
   if strategy == "cpu" and not any(
     device.kind == "CPU" for device in problem.cluster.devices
@@ -41,12 +41,14 @@ def test_result_is_allowed_fits_and_is_what_the_simulator_says(strategy, seed):
       run(problem, strategy)
     return
   try:
-    result = run(problem, strategy)
+    result, again = run(problem, strategy), run(problem, strategy)
   except InfeasibleError as error:
     # Only a device that the strategy insists on may lack the memory or a link.
     assert strategy == "cpu"
     assert error.num_bytes or "there is no link" in str(error)
     return
+  assert (result.placement.devices == again.placement.devices).all()
+  assert result.evaluations == again.evaluations
   # Checks kernels, colocation and links.
   Placement(problem, result.placement.devices)
   again = Simulator(problem).evaluate([result.placement])[0]
@@ -71,19 +73,6 @@ def test_never_below_the_optimum_which_searches_find(strategy):
     assert result.evaluation.step_time_us >= best
     if strategy in ("annealing", "auto"):
       assert result.evaluation.step_time_us == best
-
-
-@pytest.mark.parametrize("strategy", ALL)
-def test_same_seed_and_evaluations_give_the_same_placement(strategy):
-  for problem_seed in (3, 7):
-    problem = problems.random_problem(problem_seed)
-    try:
-      first = run(problem, strategy, seed=5, evaluations=300)
-    except TfplaceError:
-      continue
-    second = run(problem, strategy, seed=5, evaluations=300)
-    assert (first.placement.devices == second.placement.devices).all()
-    assert first.evaluations == second.evaluations
 
 
 def test_unknown_strategy_lists_the_choices():
@@ -221,16 +210,6 @@ def test_annealing_evaluates_as_many_as_it_may():
     problem, Simulator(problem), Budget(20, max_evaluations=1000), seed=0
   )
   assert 900 <= result.evaluations <= 1010
-
-
-def test_auto_leaves_most_of_the_time_to_the_search():
-  # Half of the time is gone when it begins: the first placer must do.
-  problem = problems.random_problem(4)
-  budget = Budget(1e4, 100, started=time.perf_counter() - 5e3)
-  auto = AutoPlacer(learned=())
-  result = auto.place(problem, Simulator(problem), budget, seed=0)
-  assert [tried.strategy for tried in result.tried] == ["single", "annealing"]
-  assert "classical placers was over" in result.skipped["expert"]
 
 
 def test_single_tries_one_of_devices_that_are_alike():

@@ -141,13 +141,6 @@ def test_memory_limits_hold(strategy):
     placed(strategy, graph, problems.cluster([900.0] * 4, bandwidth=100.0))
 
 
-@pytest.mark.parametrize("strategy", ["data_parallel", "hybrid"])
-def test_a_whole_step_is_refused_by_name(strategy):
-  graph, _ = split_steps.split_graph(microbatches=1)
-  with pytest.raises(TfplaceError, match=f"{strategy}.*'split' is not"):
-    placed(strategy, graph, devices(4))
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_any_graph_may_say_which_microbatch_its_ops_are_of(seed):
   problem = problems.random_problem(seed)

@@ -78,32 +78,6 @@ def test_m_topo_fills_to_an_equal_share_of_memory():
   assert placed(problem, "m_topo") == [0, 0, 0, 1, 1, 1]
 
 
-def test_blocks_balance_time_along_the_order():
-  # 12 us in all: the first op (6 us) is half of the work.
-  problem = Problem(
-    problems.graph([6.0, 2.0, 2.0, 2.0], [(0, 1), (1, 2), (2, 3)]),
-    problems.cluster([np.inf] * 2),
-  )
-  assert placed(problem, "blocks") == [0, 1, 1, 1]
-
-
-def test_weights_follow_their_first_consumer():
-  # o2 and o3 are weights that take no time; o0 and o1 are independent and go
-  # to two devices, each with its own weight.
-  problem = Problem(
-    problems.graph(
-      [5.0, 5.0, 0.0, 0.0],
-      [(2, 0), (3, 1)],
-      output_bytes=[(0.0,), (0.0,), (100.0,), (100.0,)],
-      persistent_bytes=[0.0, 0.0, 100.0, 100.0],
-    ),
-    problems.cluster([1000.0] * 2),
-  )
-  for strategy in ("heft", "m_etf", "blocks"):
-    devices = placed(problem, strategy)
-    assert devices[0] == devices[2] != devices[1] == devices[3], strategy
-
-
 def test_a_long_graph_of_short_ops_is_not_all_sources():
   # A random tree, each op far below its longest path.
   rng = np.random.default_rng(0)

@@ -1,7 +1,5 @@
 """The order of ops is chosen with the placement, where that is asked for."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -65,17 +63,6 @@ def test_auto_takes_rank_where_only_that_fits_in_memory(strategy):
   result = tfplace.place(problem, strategy, order="auto", max_evaluations=50)
   assert result.order == "rank" and result.evaluation.feasible
   assert result.other_order_us == np.inf
-
-
-def test_a_whole_step_runs_as_ops_arrive():
-  problem = two_stages()
-  graph = dataclasses.replace(
-    problem.graph, microbatch=np.full(problem.graph.num_ops, -1, np.int32)
-  )
-  for order in ("arrival", "rank"):
-    whole = Problem(graph, problem.cluster, order=order)
-    assert tfplace.place(whole, "m_topo", order="auto").order == "arrival"
-    assert tfplace.place(whole, "m_topo").order == order
 
 
 def test_a_search_in_both_orders_keeps_budget_and_seed():

@@ -62,16 +62,6 @@ def good(problem, evaluations=60_000):
   return get_placer("annealing").place(problem, Simulator(problem), budget, 1)
 
 
-def test_a_proposal_of_a_step_of_no_time_is_taken():
-  # Apart, both ops take 0 us; together, one of them takes 5.
-  times = [{"GPU": 0.0, "CPU": 5.0}, {"GPU": 5.0, "CPU": 0.0}] * 30
-  problem = Problem(
-    problems.graph(times, []), problems.cluster([np.inf] * 2, ["GPU", "CPU"])
-  )
-  proposer = Given(np.arange(60, dtype=np.int32) % 2)
-  assert searched(problem, proposer, Budget(5.0)).best_us == 0.0
-
-
 @pytest.mark.parametrize("config", [PATIENT, SearchConfig(coarse_groups=1)])
 def test_the_search_takes_a_better_proposal(config):
   problem = wide_problem()

@@ -14,7 +14,6 @@ from tfplace.placers.coarsen import (
 )
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import moves
-from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.moves import LOCAL, REMOTE
 from tfplace.placers.search.schedule import scale_of
@@ -25,24 +24,13 @@ from tfplace.placers.search.state import (
   search_state,
   search_tables,
 )
-from tfplace.simulate import Simulator, engine
+from tfplace.simulate import engine
 
 
 # What kernels alone call has no entry from Python.
 @numba.njit
 def trace(tables, state):
   moves.trace(tables, state)
-
-
-def optimum(problem):
-  """The least feasible step time over all placements of the groups."""
-  groups = GroupGraph(problem)
-  choices = [np.flatnonzero(row) for row in groups.allowed]
-  rows = np.array(list(itertools.product(*choices)))
-  batch = Simulator(problem).run(
-    np.ascontiguousarray(rows[:, problem.group_of], np.int32)
-  )
-  return batch.step_time_us[batch.feasible].min()
 
 
 def tiny_problem(seed):
@@ -63,15 +51,6 @@ def tiny_problem(seed):
       latency=1.0,
     ),
   )
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_search_finds_the_optimum_of_tiny_graphs(seed):
-  problem = tiny_problem(seed)
-  placer = AnnealingPlacer(starts=("single",))
-  budget = Budget(60, max_evaluations=12000)
-  result = placer.place(problem, Simulator(problem), budget, seed=0)
-  assert result.evaluation.step_time_us == pytest.approx(optimum(problem))
 
 
 def current(problem, devices):

@@ -4,20 +4,15 @@ Answers are checked here. A task that fails, or ends wrongly or too late, costs
 a warning and its result.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import functools
 import importlib
-import json
 import logging
 import math
 import os
-import pathlib
 import pickle
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +21,6 @@ from typing import Any
 
 import tfplace
 from tfplace.core.budget import cancelled_by
-from tfplace.core.child_process import end_with_parent
 from tfplace.core.evaluation import HistoryPoint, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -34,7 +28,7 @@ from tfplace.errors import TfplaceError, shown
 from tfplace.placers import registry
 from tfplace.simulate import Simulator
 
-LOCAL = "local"  # Workers on this machine, for this process only.
+LOCAL = "local"  # Workers in threads of this process.
 _ANSWER_S = 4.0  # For each answer of a scheduler.
 _START_S = 60.0  # For a worker to start, and to load and compile placers.
 _POLL_S = 0.5  # Between two looks at a task.
@@ -282,12 +276,11 @@ def check_dask(dask: str) -> None:
       f"dask is {shown(dask)}; it must be the address of a Dask scheduler, such"
       f" as 'tcp://10.0.0.1:8786', or {LOCAL!r}"
     )
-  for package in ("distributed", "cryptography"):
-    if util.find_spec(package) is None:
-      raise TfplaceError(
-        f"dask={dask!r} needs the package {package}, which is not installed:"
-        " pip install 'tfplace[dask]'"
-      )
+  if util.find_spec("distributed") is None:
+    raise TfplaceError(
+      f"dask={dask!r} needs the package distributed, which is not installed:"
+      " pip install 'tfplace[dask]'"
+    )
 
 
 @contextlib.contextmanager
@@ -296,7 +289,7 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
 
   Args:
     dask: address of a Dask scheduler such as "tcp://10.0.0.1:8786", or "local"
-      for one worker per two cores of this machine: a search has two threads.
+      for one thread of this process per two cores: a search has two threads.
     strategy: strategy that each worker loads.
 
   Raises:
@@ -315,14 +308,13 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
       logger = logging.getLogger(name)  # Logs each connection that closes.
       stack.callback(logger.setLevel, logger.level)
       logger.setLevel(logging.CRITICAL)
-    address, security, number = dask, distributed.Security(), 1
+    address, number = dask, 1
     try:
       if dask == LOCAL:
-        security = distributed.Security.temporary()
         number = max(1, len(os.sched_getaffinity(0)) // 2)
-        address = stack.enter_context(_local_cluster(security, number))
+        address = stack.enter_context(_local_cluster(number))
       client = distributed.Client(
-        address, timeout=_ANSWER_S, security=security, set_as_default=False
+        address, timeout=_ANSWER_S, set_as_default=False
       )
       workers = Workers(client)
       stack.callback(client.close, timeout=1.0)
@@ -338,63 +330,22 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
 
 
 @contextlib.contextmanager
-def _local_cluster(security: Any, number: int) -> Iterator[str]:
-  """Starts a scheduler here and workers in processes that end with this one.
-
-  They listen on loopback, and only to who knows the key of this process.
-  Workers are commands, not forks, so scripts need no `__main__` guard.
-  """
+def _local_cluster(number: int) -> Iterator[str]:
+  """Starts workers in threads of this process, which opens no port."""
   import distributed
 
-  options = {"host": "127.0.0.1", "security": security}
-  scheduler = {"cls": _without_http(distributed.Scheduler), "options": options}
-  package = str(pathlib.Path(tfplace.__file__).parent.parent)
-  paths = filter(None, [package, os.environ.get("PYTHONPATH")])
-  environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-  with contextlib.ExitStack() as stack:
-    cluster = distributed.SpecCluster({}, scheduler, security=security)
-    stack.enter_context(cluster)
-    tls = security.get_tls_config_for_role("worker")
-    for _ in range(number):
-      child = subprocess.Popen(
-        [sys.executable, "-m", "tfplace.placers.dask_workers"],
-        stdin=subprocess.PIPE,  # See `end_with_parent`.
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        text=True,
-      )
-      stack.callback(child.wait)
-      stack.callback(child.kill)
-      about = json.dumps([cluster.scheduler_address, tls])
-      print(about, file=child.stdin, flush=True)
+  def without_http(server: type) -> type:
+    nothing = {"start_http_server": lambda *_, **__: None}
+    return type(server.__name__, (server,), nothing)
+
+  scheduler = {
+    "cls": without_http(distributed.Scheduler),
+    "options": {"protocol": "inproc://"},
+  }
+  worker = {
+    "cls": without_http(distributed.Worker),
+    "options": {"nthreads": 1, "memory_limit": 0},
+  }
+  workers = dict.fromkeys(range(number), worker)
+  with distributed.SpecCluster(workers, scheduler) as cluster:
     yield cluster.scheduler_address
-
-
-def _without_http(server: type) -> type:
-  """Returns a Dask server class that opens no HTTP port."""
-  nothing = {"start_http_server": lambda *_, **__: None}
-  return type(server.__name__, (server,), nothing)
-
-
-async def _serve() -> None:
-  """Runs a local worker, which the parent describes on standard input."""
-  import distributed
-
-  address, tls = json.loads(sys.stdin.readline())
-  end_with_parent()
-  security = distributed.Security(
-    **{"require_encryption": True, "tls_ca_file": tls["ca_file"]},
-    **{"tls_worker_cert": tls["cert"], "tls_worker_key": tls["key"]},
-  )
-  options = {"nthreads": 1, "memory_limit": 0, "host": "127.0.0.1"}
-  # Its folder holds nothing, and a killed worker must not leave it behind.
-  with tempfile.TemporaryDirectory() as folder:
-    worker = await _without_http(distributed.Worker)(
-      address, **options, security=security, local_directory=folder
-    )
-  await worker.finished()
-
-
-if __name__ == "__main__":
-  asyncio.run(_serve())

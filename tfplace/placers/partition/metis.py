@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import dataclasses
 import os
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,6 +24,7 @@ _TOTAL = 2**28  # METIS sums weights in integers of 32 bits in some builds.
 # The k-way scheme first coarsens a graph to this many vertices per part. On
 # smaller graphs it may leave parts empty.
 _KWAY_VERTICES = 30
+_stdout = threading.Lock()
 
 
 def metis(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
@@ -138,18 +140,19 @@ def _without_stdout() -> Iterator[None]:
   """Suppresses METIS's output to stdout.
 
   METIS prints "***Cannot bisect a graph with 0 vertices!" for every empty half
-  and has no option against it.
+  and has no option against it. One thread at a time may redirect the output.
   """
-  try:
-    kept = os.dup(1)
-  except OSError:  # The process has no standard output.
-    yield
-    return
-  with open(os.devnull, "wb") as nowhere:
-    os.dup2(nowhere.fileno(), 1)
-  try:
-    yield
-  finally:
-    ctypes.CDLL(None).fflush(None)  # Flush the C library's own buffer.
-    os.dup2(kept, 1)
-    os.close(kept)
+  with _stdout:
+    try:
+      kept = os.dup(1)
+    except OSError:  # The process has no standard output.
+      yield
+      return
+    with open(os.devnull, "wb") as nowhere:
+      os.dup2(nowhere.fileno(), 1)
+    try:
+      yield
+    finally:
+      ctypes.CDLL(None).fflush(None)  # Flush the C library's own buffer.
+      os.dup2(kept, 1)
+      os.close(kept)
