@@ -190,5 +190,5 @@ class _Pass:
       numbers = np.full(len(keys), number)
       parts.append((of + count, numbers, home, work_us, gain_us))
       count += len(keys)
-    of, *rest = zip(*parts, strict=True)
-    return _CoarseGroups(np.stack(of), *map(np.concatenate, rest))
+    labels, *rest = zip(*parts, strict=True)
+    return _CoarseGroups(np.stack(labels), *map(np.concatenate, rest))

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from tfplace.core.csr import all_of_group, csr, group_sums
+from tfplace.core.op_names import UNKNOWN
 from tfplace.core.paths import transfers
 from tfplace.core.problem import Problem
 
@@ -194,6 +195,18 @@ class GroupGraph:
     return np.ascontiguousarray(
       group_devices[self.problem.group_of], dtype=np.int32
     )
+
+  def majority(self, values: np.ndarray) -> np.ndarray:
+    """Returns [num_groups] values that most of each group's time has.
+
+    Ops of zero time count a little. [num_ops] `values` are at least 0, or
+    UNKNOWN for ops that do not count; a group without a value is UNKNOWN.
+    """
+    known = values != UNKNOWN
+    votes = np.zeros((self.num_groups, int(values.max(initial=0)) + 1))
+    weight = self.problem.fastest_us[known] + 1e-6
+    np.add.at(votes, (self.problem.group_of[known], values[known]), weight)
+    return np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
 
   @functools.cached_property
   def first_ops(self) -> np.ndarray:

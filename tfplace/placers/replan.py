@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfplace.core.cluster import Cluster, find_device
+from tfplace.core.op_names import UNKNOWN
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import FormatError, TfplaceError, shown
@@ -20,7 +21,7 @@ from tfplace.placers.groups import (
 # A start of a search: a placement, or a mapping of ops to devices.
 Start = Placement | Mapping[str, str]
 
-_NEW = -1  # An op or group without a device in the old placement.
+_NEW = UNKNOWN  # An op or group without a device in the old placement.
 
 
 def carried_over(
@@ -51,14 +52,18 @@ def carried_over(
         " to names of devices"
       )
   names = sorted(set(assignments.values()))
-  old = _of_ops(problem, assignments, names)
+  index = {name: i for i, name in enumerate(names)}
+  of_op = [
+    index.get(assignments.get(op, ""), _NEW) for op in problem.graph.names
+  ]
+  old = np.array(of_op, np.int64)
   if problem.graph.num_ops and (old == _NEW).all():
     raise TfplaceError(
       f"init_placement names none of the {problem.graph.num_ops} ops of graph"
       f" {problem.graph.name!r}"
     )
   groups = GroupGraph(problem)
-  old = _of_groups(groups, old, len(names))
+  old = groups.majority(old)
   now = np.array([_find(problem.cluster, name) for name in names], np.int64)
   # Index -1, of new groups, selects the last entry.
   now = np.append(now, _NEW)[old]
@@ -69,28 +74,6 @@ def carried_over(
   guesses = [_followed(groups, guess) for guess in guesses]
   distinct = {guess.tobytes(): groups.expand(guess) for guess in guesses}
   return np.stack(list(distinct.values()))
-
-
-def _of_ops(
-  problem: Problem, assignments: Mapping[str, str], names: list[str]
-) -> np.ndarray:
-  """Returns [num_ops] index into the old devices' names, or `_NEW`."""
-  index = {name: i for i, name in enumerate(names)}
-  return np.array(
-    [index.get(assignments.get(op, ""), _NEW) for op in problem.graph.names],
-    np.int64,
-  )
-
-
-def _of_groups(groups: GroupGraph, old: np.ndarray, count: int) -> np.ndarray:
-  """Returns the [num_groups] old device with most of each group's time."""
-  problem = groups.problem
-  known = old != _NEW
-  votes = np.zeros((groups.num_groups, max(count, 1)))
-  # Ops of zero time count a little, too.
-  weight = 1e-6 + problem.fastest_us[known]
-  np.add.at(votes, (problem.group_of[known], old[known]), weight)
-  return np.where(votes.any(axis=1), votes.argmax(axis=1), _NEW)
 
 
 def _find(cluster: Cluster, name: str) -> int:

@@ -190,7 +190,7 @@ class Tracker:
     )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class OneShotPlacer:
   """Placer that offers the placements of a function and keeps the best.
 

@@ -24,7 +24,7 @@ def _before(time: np.ndarray, key: np.ndarray, a: Index, b: Index) -> bool:
 
 @allocating_helper
 def push(
-  time: np.ndarray, key: np.ndarray, size: int, new_us: float, new_key: int
+  time: np.ndarray, key: np.ndarray, size: int, new_us: float, new_key: Index
 ) -> int:
   """Adds to a binary heap of (time, key); returns its new size."""
   time[size], key[size] = new_us, new_key

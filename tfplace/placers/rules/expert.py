@@ -144,12 +144,5 @@ def _by_blocks(
   A group goes to the block with most of its ops' time. A group without known
   ops follows the neighbor with the most traffic.
   """
-  group_of = groups.problem.group_of
-  votes = np.zeros((groups.num_groups, len(devices)))
-  known = block >= 0
-  # Ops of zero time only count if the group has no others.
-  weight = groups.problem.fastest_us[known] + 1e-6
-  np.add.at(votes, (group_of[known], block[known]), weight)
-  wanted = np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)
-  wanted = np.maximum(spread(groups, wanted), 0)
+  wanted = np.maximum(spread(groups, groups.majority(block)), 0)
   return groups.nearest(devices[wanted])
