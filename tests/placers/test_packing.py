@@ -42,11 +42,10 @@ def packed_problem(name, seed, devices=4):
 
 
 @pytest.mark.parametrize("strategy", ["auto", "annealing"])
-@pytest.mark.parametrize("seed", range(1))
 @pytest.mark.parametrize("name", SIZES)
-def test_a_fit_is_found_however_tight(name, seed, strategy):
-  problem = packed_problem(name, seed)
-  result = place(problem, strategy, budget_s=60, max_evaluations=300, seed=seed)
+def test_a_fit_is_found_however_tight(name, strategy):
+  problem = packed_problem(name, 0)
+  result = place(problem, strategy, budget_s=60, max_evaluations=300)
   assert result.evaluation.feasible
 
 
@@ -74,7 +73,7 @@ def test_packing_ends_when_its_time_is_over():
   assert caught.value.num_bytes >= 5.0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_what_is_proven_to_fit_nowhere_fits_nowhere(seed):
   problem = memories_of_all_sizes(seed)
   batch = Simulator(problem).run(every_placement(problem))
