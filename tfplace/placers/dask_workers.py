@@ -4,6 +4,8 @@ Answers are checked here. A task that fails, or ends wrongly or too late, costs
 a warning and its result.
 """
 
+import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -313,6 +315,10 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
       if dask == LOCAL:
         number = max(1, len(os.sched_getaffinity(0)) // 2)
         address = stack.enter_context(_local_cluster(number))
+      else:  # A client would wait forever for some other servers.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+          greeting = asyncio.wait_for(_greet(dask), _ANSWER_S)
+          pool.submit(asyncio.run, greeting).result()
       client = distributed.Client(
         address, timeout=_ANSWER_S, set_as_default=False
       )
@@ -327,6 +333,18 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
         f" with tfplace {tfplace.__version__}, or use dask={LOCAL!r}"
       ) from error
     yield workers
+
+
+async def _greet(address: str) -> None:
+  """Raises an exception unless a Dask scheduler answers."""
+  import distributed
+
+  connection = distributed.Security().get_connection_args("client")
+  async with distributed.rpc(
+    address, deserialize=False, connection_args=connection
+  ) as scheduler:
+    if "workers" not in await scheduler.identity():
+      raise TfplaceError("what answers is no scheduler")
 
 
 @contextlib.contextmanager
