@@ -1,9 +1,6 @@
 """Dask clusters for tests, with two workers of one thread on this machine."""
 
 import contextlib
-import os
-import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,20 +34,3 @@ def two_workers(restarts: bool = True) -> Iterator[tuple[str, Any]]:
   ):
     client.wait_for_workers(2)
     yield cluster.scheduler_address, client
-
-
-def kill_a_busy_worker(
-  client: Any, function: str = "_run", patience_s: float = 60.0
-) -> str:
-  """Kills the first worker with a task of `function`; returns its address."""
-  pids = client.run(os.getpid)
-  deadline = time.monotonic() + patience_s
-  while time.monotonic() < deadline:
-    busy = [
-      a for a, keys in client.processing().items() if function in str(keys)
-    ]
-    if busy:
-      os.kill(pids[busy[0]], signal.SIGKILL)
-      return busy[0]
-    time.sleep(0.02)
-  raise TimeoutError("no worker has a task")
