@@ -16,8 +16,8 @@ from tfplace.core.gpu_hardware import GpuHardware
 from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 from tfplace.core.progress import Progress, silent
 from tfplace.core.protocols import CostModel
-from tfplace.cost import grappler, registry, sizes
-from tfplace.extraction import stages
+from tfplace.cost import fusion, grappler, registry, sizes
+from tfplace.extraction import stages, units
 from tfplace.extraction.structure import Skeleton, skeleton
 from tfplace.extraction.traced import TracedStep
 
@@ -51,6 +51,7 @@ def op_graph(
   cluster: Cluster,
   on_stage: Progress = silent,
   cost_model: str | CostModel = registry.DEFAULT,
+  compile_units: bool = False,
 ) -> OpGraph:
   """Returns the step's dataflow graph with a time per op and device kind.
 
@@ -67,6 +68,8 @@ def op_graph(
     traced: the step; its placeholders must have static shapes.
     on_stage: called at the start of each stage.
     cost_model: a name of the registry, or a cost model.
+    compile_units: fuse the step into units that XLA compiles, see
+      `extraction.units`.
 
   Raises:
     ExtractionError: shapes of inputs are unknown, or TensorFlow or the cost
@@ -85,7 +88,11 @@ def op_graph(
   on_stage(f"costs {count} on {' and '.join(described)}")
   costs = cost_model.op_costs(step)
   extra = {"costs": cost_model.name, **step.graph.extra, **costs.extra}
-  return dataclasses.replace(costs.fill(step.graph), extra=extra)
+  graph = dataclasses.replace(costs.fill(step.graph), extra=extra)
+  if not compile_units:
+    return graph
+  on_stage(f"units {count}")
+  return fusion.fuse(graph, units.form(graph, step.tf_graph), step.gpus)
 
 
 def _step(

@@ -1,0 +1,159 @@
+"""Kernels of units, counted by hand, and a real step in units."""
+
+import keras
+import numpy as np
+import pytest
+
+from tfplace import cost, extraction
+from tfplace.core import OpSpec, Problem, build_graph
+from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.presets import cluster_preset
+from tfplace.cost import fusion
+from tfplace.simulate import Simulator
+
+MB = 1e6
+
+
+def unit_of(ops, edges, outside=()):
+  """The unit of all ops but `outside`; sizes are of single outputs.
+
+  Args:
+    ops: (type, bytes) of each op.
+    edges: (producer, consumer).
+  """
+  specs = [
+    OpSpec(str(i), kind, {"GPU": 1.0}, [size])
+    for i, (kind, size) in enumerate(ops)
+  ]
+  graph = build_graph("g", specs, [(a, 0, b) for a, b in edges])
+  numbers = np.array([-1 if i in outside else 0 for i in range(len(ops))])
+  inside = [i for i in range(len(ops)) if i not in outside]
+  return fusion._Inside(graph, numbers).unit(inside)
+
+
+def traffic(unit, ops):
+  """Bytes that each loop reads and writes."""
+  return sorted(
+    loop.written_bytes + sum(ops[t][1] for t in loop.reads)
+    for loop in unit.loops
+  )
+
+
+def test_a_chain_of_elementwise_ops_is_one_kernel():
+  ops = [("Arg", 8), ("Mul", 8), ("Tanh", 8), ("Cast", 4), ("Out", 4)]
+  unit = unit_of(ops, [(0, 1), (1, 2), (2, 3), (3, 4)], outside=(0, 4))
+  assert traffic(unit, ops) == [8 + 4]  # reads the argument, writes the cast
+  assert unit.outputs == [3] and unit.temp_bytes == 0
+
+
+def test_an_elementwise_op_is_computed_in_each_kernel_that_reads_it():
+  # Both sums read the argument through Mul, which is never written; they are
+  # equally far and read the same tensor, so they share a kernel.
+  ops = [("Arg", 800), ("Mul", 800), ("Sum", 8), ("Max", 8), ("Out", 8)]
+  edges = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)]
+  unit = unit_of(ops, edges, outside=(0, 4))
+  assert traffic(unit, ops) == [800 + 8 + 8]
+
+
+def test_normalization_reads_its_input_once_per_pass():
+  # Mean; variance; result: three passes, one output.
+  ops = [
+    *(("Arg", 800), ("Mean", 8), ("Sub", 800), ("Square", 800)),
+    *(("Mean", 8), ("Rsqrt", 8), ("Mul", 800), ("Out", 1)),
+  ]
+  edges = [
+    *((0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (4, 5), (2, 6), (5, 6), (6, 7)),
+  ]
+  unit = unit_of(ops, edges, outside=(0, 7))
+  # The mean reads 800; the variance the argument and the mean; the result
+  # both and the variance, through Rsqrt.
+  assert traffic(unit, ops) == sorted([808, 808 + 8, 816 + 800])
+  assert unit.temp_bytes == 16
+
+
+def test_library_calls_write_and_read_memory():
+  # The product reads what Mul wrote. Its bias and activation are its epilogue.
+  ops = [
+    *(("Arg", 800), ("Mul", 800), ("MatMul", 6400), ("Bias", 8)),
+    *(("BiasAdd", 6400), ("Relu", 6400), ("Out", 1)),
+  ]
+  edges = [(0, 1), (1, 2), (2, 4), (3, 4), (4, 5), (5, 6)]
+  unit = unit_of(ops, edges, outside=(0, 3, 6))
+  assert unit.calls == [2]
+  assert traffic(unit, ops) == [1600]
+  assert unit.temp_bytes == 800 + 6400  # Relu's result leaves.
+
+
+def test_an_op_of_two_large_tensors_is_no_epilogue():
+  ops = [("Arg", 640), ("MatMul", 640), ("AddV2", 640), ("Out", 1)]
+  unit = unit_of(ops, [(0, 1), (1, 2), (0, 2), (2, 3)], outside=(0, 3))
+  assert traffic(unit, ops) == [3 * 640]
+
+
+def test_a_tensor_that_is_handed_on_is_written():
+  ops = [("Arg", 8), ("Neg", 8), ("Reshape", 8), ("Exp", 8), ("Out", 1)]
+  edges = [(0, 1), (1, 2), (2, 4), (1, 3), (3, 4)]
+  unit = unit_of(ops, edges, outside=(0, 4))
+  # Neg, whose reshape leaves, then Exp of what was written.
+  assert traffic(unit, ops) == [16, 16]
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def graphs(request):
+  keras.utils.set_random_seed(0)
+  x = inputs = keras.Input((64,))
+  for i in range(3):
+    y = keras.layers.LayerNormalization(name=f"norm{i}")(x)
+    x = x + keras.layers.Dense(64, "gelu", name=f"dense{i}")(y)
+  model = keras.Model(inputs, keras.layers.Dense(1, name="head")(x))
+  model.compile("adam", "mse")
+  config = MicrobatchConfig(request.param)
+  traced = extraction.trace_keras(model, 512, microbatches=config)
+  cluster = cluster_preset("v100x2")
+  return [
+    cost.op_graph(traced, cluster, compile_units=is_compiled)
+    for is_compiled in (False, True)
+  ]
+
+
+def test_units_hold_every_op_once(graphs):
+  plain, fused = graphs
+  members = [
+    name
+    for i, name in enumerate(fused.names)
+    for name in fused.op_extra.get(i, {}).get("members", [name])
+  ]
+  assert len(members) == len(set(members))
+  missing = set(plain.names) - set(members)
+  assert {plain.types[plain.index[name]] for name in missing} == {"Const"}
+  assert not set(members) - set(plain.names)
+  assert fused.persistent_bytes.sum() == plain.persistent_bytes.sum()
+
+
+def test_units_are_of_one_microbatch_and_without_state(graphs):
+  plain, fused = graphs
+  assert "Unit" in fused.types
+  for i, extra in fused.op_extra.items():
+    ops = [plain.index[name] for name in extra["members"]]
+    assert len(ops) > 1
+    assert {int(m) for m in plain.microbatch[ops]} == {int(fused.microbatch[i])}
+    assert len({int(layer) for layer in plain.layer[ops]}) == 1
+    assert not any("Variable" in plain.types[op] for op in ops)
+
+
+def on_gpu(problem):
+  """[1, num_ops]: the first GPU, or the CPU for ops without a GPU kernel."""
+  return np.where(np.isnan(problem.graph.time_us["GPU"]), 2, 0)[None]
+
+
+def test_a_fused_step_takes_less_time(graphs):
+  problems = [Problem(graph, cluster_preset("v100x2")) for graph in graphs]
+  steps = [
+    Simulator(p).evaluate(
+      np.where(np.isnan(p.graph.time_us["GPU"]), 2, 0)[None]
+    )
+    for p in problems
+  ]
+  (plain,), (fused,) = steps
+  assert fused.step_time_us < 0.75 * plain.step_time_us
+  assert problems[1].graph.num_ops < 0.5 * problems[0].graph.num_ops

@@ -1,0 +1,344 @@
+"""Costs of units: the kernels that XLA makes of their ops.
+
+The rules are a summary of XLA's GPU fusion passes (`xla/service/gpu`):
+
+- Matrix products and convolutions are library calls.
+- Every other op is part of a loop over the elements of what is written. An
+  elementwise op, broadcast, cast, slice or transpose is computed inside each
+  loop that needs it. It is written only if the unit returns it or a library
+  call reads it.
+- A reduction, pooling, gather or scatter is written; what it reads is computed
+  inside its loop.
+- Loops that are equally far from the inputs and read the same largest tensor
+  are one kernel.
+- An elementwise op of one product and small tensors is the product's epilogue.
+
+A kernel takes the time of its bytes, or at least `FLOOR_US`.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from tfplace.core.gpu_hardware import GpuHardware
+from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.cost.kernels import parameters
+from tfplace.cost.kernels.ops import FREE, Kernel
+from tfplace.cost.kernels.times import times_us
+from tfplace.extraction.units import is_inlined
+
+UNIT = "Unit"  # type of a unit in a graph
+# A launch inside a unit costs less than one by TensorFlow's executor. Published
+# matrix products take at least 1.6 to 5 us.
+FLOOR_US = 2.0
+_PRODUCTS = frozenset(
+  {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
+)
+_CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2d")  # prefixes of types
+_WRITTEN = frozenset({
+  "All", "Any", "ArgMax", "ArgMin", "AvgPool", "AvgPoolGrad", "BiasAddGrad",
+  "Cumprod", "Cumsum", "FusedBatchNormGradV3", "FusedBatchNormV3", "Gather",
+  "GatherNd", "GatherV2", "InTopKV2", "L2Loss", "LogSoftmax", "Max", "MaxPool",
+  "MaxPoolGrad", "Mean", "Min", "Prod", "ScatterNd", "SegmentSum", "Softmax",
+  "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", "Sum",
+  "TensorScatterAdd", "TensorScatterUpdate", "TopKV2", "UnsortedSegmentSum",
+})  # fmt: skip
+_SMALL = 64  # An epilogue's other operands are smaller than its result by this.
+
+
+@dataclasses.dataclass
+class Loop:
+  """A fused kernel.
+
+  Attributes:
+    reads: tensors that it reads, as positions in `OpGraph.output_bytes`.
+    written_bytes: bytes that it writes.
+  """
+
+  reads: set[int] = dataclasses.field(default_factory=set)
+  written_bytes: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+  """Kernels of one unit; tensors are positions in `OpGraph.output_bytes`.
+
+  Attributes:
+    ops: positions of its ops, in topological order.
+    outputs: tensors that ops outside read.
+    calls: positions of its library calls.
+    loops: its other kernels.
+    temp_bytes: peak of the tensors that live inside the unit.
+  """
+
+  ops: Sequence[int]
+  outputs: Sequence[int]
+  calls: Sequence[int]
+  loops: Sequence[Loop]
+  temp_bytes: float
+
+
+def fuse(
+  graph: OpGraph, unit_of: np.ndarray, gpus: Mapping[str, GpuHardware]
+) -> OpGraph:
+  """Returns the graph with one op of type "Unit" for the ops of each unit.
+
+  A unit has the name of its first op, and `members` with the names of its ops
+  in `op_extra`.
+
+  Args:
+    graph: the step with the costs of single ops.
+    unit_of: [num_ops] unit of each op or -1, as `units.form` returns it.
+    gpus: kind of GPU -> hardware, for kernel times. On other kinds, a unit
+      takes as long as its ops.
+  """
+  members: dict[int, list[int]] = {}
+  for op in graph.topological_order.tolist():
+    if unit_of[op] >= 0:
+      members.setdefault(int(unit_of[op]), []).append(op)
+  inside = _Inside(graph, unit_of)
+  found = {number: inside.unit(ops) for number, ops in members.items()}
+  times = {
+    kind: _times_us(graph, kind, found.values(), gpus.get(kind))
+    for kind in graph.time_us
+  }
+  return _with_units(graph, unit_of, found, times, inside.inlined)
+
+
+class _Inside:
+  """Analysis of the ops inside units."""
+
+  def __init__(self, graph: OpGraph, unit_of: np.ndarray) -> None:
+    self._graph, self._unit_of = graph, unit_of
+    self.inlined = is_inlined(graph)
+    self._in, self._out = graph.in_csr, graph.out_csr
+
+  def unit(self, ops: Sequence[int]) -> Unit:
+    """Finds the kernels of a unit, whose ops are in topological order."""
+    graph, sizes = self._graph, self._graph.output_bytes
+    outputs = [
+      t for op in ops for t in self._tensors(op) if self._leaves(op, t)
+    ]
+    # What is read to compute a tensor; a written tensor is its own source.
+    sources: dict[int, frozenset[int]] = {}
+    depth: dict[int, int] = {}
+    call_of: dict[int, int] = {}  # tensor of a product or its epilogue
+    calls: list[int] = []
+    loops: dict[tuple[int, int], Loop] = {}
+    last_read: dict[int, int] = {}
+    for at, op in enumerate(ops):
+      read = frozenset().union(*(sources.get(t, {t}) for t in self._inputs(op)))
+      mine, kind = self._tensors(op), graph.types[op]
+      if kind in FREE or not (_is_call(kind) or self._is_written(op)):
+        sources.update(dict.fromkeys(mine, read))
+        continue
+      last_read.update(dict.fromkeys(read, at))
+      level = max((depth.get(t, 0) for t in read), default=0)
+      sources.update((t, frozenset({t})) for t in mine)
+      depth.update(dict.fromkeys(mine, level + 1))
+      call = op if _is_call(kind) else self._product_before(op, read, call_of)
+      if call is not None:
+        call_of.update(dict.fromkeys(mine, call))
+        calls += [op] if call == op else []
+        continue
+      largest = max(read, key=sizes.__getitem__, default=-1)
+      loop = loops.setdefault((level, largest), Loop())
+      loop.reads |= read
+      loop.written_bytes += float(sizes[[*mine]].sum())
+    temp = self._peak(ops, {**last_read}, set(outputs), sources)
+    return Unit(ops, outputs, calls, list(loops.values()), temp)
+
+  def _inputs(self, op: int) -> list[int]:
+    """Lists the tensors that an op reads, without inlined constants."""
+    graph, (offsets, edges) = self._graph, self._in
+    return [
+      int(graph.output_offsets[graph.edge_src[e]] + graph.edge_output[e])
+      for e in edges[offsets[op] : offsets[op + 1]]
+      if graph.edge_output[e] >= 0 and not self.inlined[graph.edge_src[e]]
+    ]
+
+  def _tensors(self, op: int) -> range:
+    return range(*self._graph.output_offsets[op : op + 2].tolist())
+
+  def _readers(self, op: int, tensor: int | None = None) -> list[int]:
+    """Lists the ops that read an op's tensor, or any of them."""
+    graph, (offsets, edges) = self._graph, self._out
+    out = edges[offsets[op] : offsets[op + 1]]
+    output = graph.edge_output[out]
+    if tensor is None:
+      is_read = output >= 0
+    else:
+      is_read = output == tensor - graph.output_offsets[op]
+    return graph.edge_dst[out[is_read]].tolist()
+
+  def _leaves(self, op: int, tensor: int) -> bool:
+    here = self._unit_of[op]
+    return any(self._unit_of[r] != here for r in self._readers(op, tensor))
+
+  def _is_written(self, op: int) -> bool:
+    """Returns whether the results of an op without a call are in memory."""
+    if self._graph.types[op] in _WRITTEN:
+      return True
+    here, stack = self._unit_of[op], self._readers(op)
+    if not stack:
+      return True
+    while stack:
+      reader = stack.pop()
+      kind = self._graph.types[reader]
+      if self._unit_of[reader] != here or _is_call(kind):
+        return True
+      if kind in FREE:  # It hands on the same buffer.
+        stack += self._readers(reader)
+    return False
+
+  def _product_before(
+    self, op: int, read: Iterable[int], call_of: Mapping[int, int]
+  ) -> int | None:
+    """Returns the product of which an op is the epilogue, or None."""
+    graph, sizes = self._graph, self._graph.output_bytes
+    if graph.types[op] in _WRITTEN:
+      return None
+    size = float(sizes[[*self._tensors(op)]].sum())
+    large = [t for t in read if sizes[t] * _SMALL > size]
+    if len(large) != 1 or sizes[large[0]] != size:
+      return None
+    call = call_of.get(large[0])
+    return call if call is not None and graph.types[call] in _PRODUCTS else None
+
+  def _peak(
+    self,
+    ops: Sequence[int],
+    last_read: dict[int, int],
+    outputs: set[int],
+    sources: Mapping[int, frozenset[int]],
+  ) -> float:
+    """Returns the peak bytes of written tensors that do not leave the unit."""
+    sizes = self._graph.output_bytes
+    freed = np.zeros(len(ops) + 1)
+    alive = peak = 0.0
+    for at, op in enumerate(ops):
+      for tensor in self._tensors(op):
+        if tensor in last_read and tensor not in outputs:
+          alive += float(sizes[tensor])
+          freed[last_read[tensor]] += float(sizes[tensor])
+      peak = max(peak, alive)
+      alive -= float(freed[at])
+    return peak
+
+
+def _is_call(kind: str) -> bool:
+  return kind in _PRODUCTS or kind.startswith(_CONVOLUTIONS)
+
+
+def _times_us(
+  graph: OpGraph, kind: str, units: Iterable[Unit], gpu: GpuHardware | None
+) -> list[float]:
+  """Returns the time of each unit; NaN where the kind lacks one of its ops."""
+  time_us, sizes = graph.time_us[kind], graph.output_bytes
+  total = np.array([float(time_us[unit.ops].sum()) for unit in units])
+  if gpu is None or not len(total):
+    return total.tolist()
+  owner = np.repeat(np.arange(len(total)), [len(unit.loops) for unit in units])
+  loops = [loop for unit in units for loop in unit.loops]
+  moved = [
+    max(loop.written_bytes + float(sizes[[*loop.reads]].sum()), 1.0)
+    for loop in loops
+  ]
+  kernels = [Kernel("elementwise", "fp32", (size, 1.0, 1.0)) for size in moved]
+  each = times_us(kernels, gpu, parameters.load()) if kernels else np.zeros(0)
+  fused = np.bincount(owner, np.maximum(each, FLOOR_US), len(total))
+  fused += [
+    float(np.maximum(time_us[unit.calls], FLOOR_US).sum()) for unit in units
+  ]
+  return np.where(np.isnan(total), np.nan, fused).tolist()
+
+
+def _with_units(
+  graph: OpGraph,
+  unit_of: np.ndarray,
+  units: Mapping[int, Unit],
+  times: Mapping[str, Sequence[float]],
+  inlined: np.ndarray,
+) -> OpGraph:
+  """Builds the graph of units and of the ops outside them."""
+  outside = unit_of < 0
+  # Constants that only units read are part of them.
+  is_kept = np.zeros(graph.num_ops, bool)
+  is_kept[graph.edge_src[outside[graph.edge_dst]]] = True
+  is_kept |= ~inlined
+  row_of = {number: row for row, number in enumerate(units)}
+  specs: list[OpSpec] = []
+  extra: dict[int, dict[str, list[str]]] = {}
+  node_of: dict[int, int] = {}  # op -> position in the result
+  output_of: dict[int, int] = {}  # tensor -> its output there
+  for op in range(graph.num_ops):
+    unit = None if outside[op] else units[int(unit_of[op])]
+    if op in node_of or not is_kept[op]:
+      continue
+    ops = [op] if unit is None else unit.ops
+    tensors = [*range(*graph.output_offsets[op : op + 2].tolist())]
+    if unit is not None:
+      tensors = [*unit.outputs]
+      extra[len(specs)] = {"members": [graph.names[one] for one in ops]}
+    node_of.update(dict.fromkeys(ops, len(specs)))
+    output_of.update({tensor: i for i, tensor in enumerate(tensors)})
+    time_us = {
+      kind: float(graph.time_us[kind][op])
+      if unit is None
+      else times[kind][row_of[int(unit_of[op])]]
+      for kind in graph.time_us
+    }
+    specs.append(
+      _spec(graph, ops, tensors, time_us, None if unit is None else unit)
+    )
+  edges = {
+    (
+      node_of[src],
+      output_of[int(graph.output_offsets[src]) + out] if out >= 0 else -1,
+      node_of[dst],
+    ): None
+    for src, out, dst in zip(
+      graph.edge_src.tolist(),
+      graph.edge_output.tolist(),
+      graph.edge_dst.tolist(),
+      strict=True,
+    )
+    if src in node_of
+    and node_of[src] != node_of[dst]
+    and not (inlined[src] and not outside[dst])
+  }
+  return build_graph(
+    graph.name,
+    specs,
+    list(edges),
+    extra={**graph.extra, "compile": "xla"},
+    op_extra=extra,
+  )
+
+
+def _spec(
+  graph: OpGraph,
+  ops: Sequence[int],
+  tensors: Sequence[int],
+  time_us: Mapping[str, float],
+  unit: Unit | None,
+) -> OpSpec:
+  first = ops[0]
+  group, layer = int(graph.colocation[first]), int(graph.layer[first])
+  return OpSpec(
+    name=graph.names[first],
+    type=graph.types[first] if unit is None else UNIT,
+    time_us={k: us for k, us in time_us.items() if not np.isnan(us)},
+    output_bytes=graph.output_bytes[[*tensors]].tolist(),
+    persistent_bytes=float(graph.persistent_bytes[ops].sum()),
+    temp_bytes=float(graph.temp_bytes[first])
+    if unit is None
+    else unit.temp_bytes,
+    colocation=graph.colocation_names[group] if group >= 0 else None,
+    layer=graph.layer_names[layer] if layer >= 0 else None,
+    microbatch=int(graph.microbatch[first])
+    if graph.microbatch[first] >= 0
+    else None,
+    peak_us={k: float(us[ops].sum()) for k, us in graph.peak_us.items()},
+  )
