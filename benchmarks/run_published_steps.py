@@ -2,7 +2,9 @@
 
 Reads the published rows of `--data` (not part of the project), traces each
 model, costs it with kernel costs, and simulates the step on the GPUs of the
-row. Of rows on several GPUs the time over that on one GPU is compared, too.
+row. Where XLA compiled the step, normalization is as Keras traces it, and the
+step is fused into units. Of rows on several GPUs the time over that on one GPU
+is compared, too.
 `DEVELOPMENT` names the rows that choices may look at; all others are the
 holdout. A row of several GPUs is predicted as one microbatch for each GPU:
 
@@ -47,7 +49,7 @@ OPTIONS = Options("run_published_steps", __doc__)
 OPTIONS.add("data", None, "gpu_steps.csv of published steps.")
 OPTIONS.add("models", [], "Models; all where left out.")
 OPTIONS.add("most_gpus", 8, "Most GPUs of a row.", least=1)
-OPTIONS.add("fused", True, "Fused normalization kernels.")
+OPTIONS.add("fused", True, "Fused normalization kernels, but with XLA.")
 OPTIONS.add("out", str(lib.RESULTS / "published_steps.json"), "JSON file.")
 
 # Chosen before any prediction: models whose rows choices may look at.
@@ -68,6 +70,7 @@ class StepKey(NamedTuple):
     microbatches: one for each GPU; 1 for a pipeline.
     policy: Keras' dtype policy.
     mode: "train" or "inference".
+    xla: whether XLA compiled the step.
   """
 
   model: str
@@ -75,6 +78,7 @@ class StepKey(NamedTuple):
   microbatches: int
   policy: str
   mode: str
+  xla: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +130,7 @@ class Row:
       1 if self.is_pipeline else self.gpus,
       "mixed_float16" if self.precision == "mixed" else "float32",
       self.mode,
+      self.xla,
     )
 
   @property
@@ -194,14 +199,15 @@ def cluster_of(gpu: str, count: int = 1) -> Cluster:
 
 
 def traced(key: StepKey, fused: bool) -> "TracedStep":
-  """The step of a model, with fused normalization or with Keras' own."""
+  """The step of a model, with normalization that is fused or Keras' own."""
   import keras
 
   from benchmarks import models
   from tfplace.extraction import trace_keras
 
   keras.mixed_precision.set_global_policy(key.policy)
-  model, sample = models.published_model(key.model, key.batch, fused)
+  own = key.xla or not fused
+  model, sample = models.published_model(key.model, key.batch, not own)
   return trace_keras(
     model,
     key.batch,
@@ -228,7 +234,10 @@ def _predicted_on(step: "TracedStep", row: Row) -> dict[str, Any]:
 
   cluster = cluster_of(row.gpu, row.gpus)
   model = KernelCosts(tensor_float_32=row.precision != "fp32")
-  graph = _prefetched(cost.op_graph(step, cluster, cost_model=model))
+  graph = cost.op_graph(
+    step, cluster, cost_model=model, compile_units=row.xla
+  )
+  graph = _prefetched(graph)
   problem = Problem(graph, cluster)
   evaluation = Simulator(problem).evaluate(_placement(problem, row)[None])[0]
   busy = np.nan_to_num(graph.time_us["GPU"])
