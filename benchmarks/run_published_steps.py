@@ -234,9 +234,7 @@ def _predicted_on(step: "TracedStep", row: Row) -> dict[str, Any]:
 
   cluster = cluster_of(row.gpu, row.gpus)
   model = KernelCosts(tensor_float_32=row.precision != "fp32")
-  graph = cost.op_graph(
-    step, cluster, cost_model=model, compile_units=row.xla
-  )
+  graph = cost.op_graph(step, cluster, cost_model=model, compile_units=row.xla)
   graph = _prefetched(graph)
   problem = Problem(graph, cluster)
   evaluation = Simulator(problem).evaluate(_placement(problem, row)[None])[0]

@@ -4,11 +4,13 @@ import keras
 import numpy as np
 import pytest
 
-from tfplace import cost, extraction
+from tfplace import cost, extract, extraction, load_graph, place, save_graph
+from tfplace.bin import extract as extract_command
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.cost import fusion
+from tfplace.errors import TfplaceError
 from tfplace.simulate import Simulator
 
 MB = 1e6
@@ -157,3 +159,27 @@ def test_a_fused_step_takes_less_time(graphs):
   (plain,), (fused,) = steps
   assert fused.step_time_us < 0.75 * plain.step_time_us
   assert problems[1].graph.num_ops < 0.5 * problems[0].graph.num_ops
+
+
+def test_units_survive_a_file_and_are_placed(graphs, tmp_path):
+  path = tmp_path / "g.json.gz"
+  save_graph(graphs[1], path)
+  again = load_graph(path)
+  assert again.op_extra == graphs[1].op_extra
+  assert again.extra["compile"] == "xla"
+  problem = Problem(again, cluster_preset("v100x2"))
+  result = place(problem, "m_etf", budget_s=10)
+  assert result.evaluation.feasible
+
+
+def test_compile_is_none_or_xla():
+  with pytest.raises(TfplaceError, match="'jit'; choose one of none, xla"):
+    extract("nmt", compile="jit")
+
+
+def test_a_graph_file_is_not_fused(tmp_path, capsys):
+  output = tmp_path / "g.json"
+  flags = ["--graph=x.json", "--compile=xla", f"--output={output}"]
+  assert extract_command.run(flags) == 1
+  assert "--compile=xla applies to models" in capsys.readouterr().err
+  assert not output.exists()

@@ -208,11 +208,13 @@ def load_source(
   cluster: core.Cluster,
   needs_trace: bool = False,
   microbatches: MicrobatchConfig | None = None,
+  compile_units: bool = False,
 ) -> "tuple[core.OpGraph, TracedStep | None]":
   """Loads the graph that the flags name, and the traced step if required.
 
   Args:
     microbatches: microbatches of the step; None takes those of the flags.
+    compile_units: whether the graph is of units that XLA compiles.
 
   Raises:
     TfplaceError: a flag, file or model is invalid, or the step cannot be split
@@ -236,6 +238,7 @@ def load_source(
       batch_size=values.batch_size,
       microbatches=microbatches,
       costs=values.costs,
+      compile_units=compile_units,
       # No hash covers the modules of custom classes.
       cache=None if modules else _graph_cache(values),
       needs_trace=needs_trace,

@@ -52,6 +52,7 @@ def content_key(
   training: bool = True,
   sizes: Mapping[str, int] | None = None,
   costs: str = registry.DEFAULT,
+  compile_units: bool = False,
   microbatches: MicrobatchConfig = WHOLE,
   sample: GivenBatch | None = None,
 ) -> str | None:
@@ -66,7 +67,7 @@ def content_key(
       batch_size=batch_size,
       training=training,
       sizes=dict(sizes or {}),
-      costs=[costs, _tensor_float_32()],
+      costs=[costs, _tensor_float_32(), compile_units],
       microbatches=dataclasses.astuple(microbatches),
       hardware=_hardware(cluster),
       sample=None if sample is None else _sample(sample),

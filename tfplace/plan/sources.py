@@ -32,6 +32,8 @@ if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
 
 DEFAULT_COSTS = registry.DEFAULT
+XLA = "xla"
+COMPILE = (NONE, XLA)
 
 
 def check_costs(name: str, also: Sequence[str] = ()) -> None:
@@ -57,11 +59,12 @@ def op_graph(
   cluster: Cluster,
   on_stage: Progress = silent,
   costs: str = DEFAULT_COSTS,
+  compile_units: bool = False,
 ) -> OpGraph:
   """Returns the op graph of a traced step with costs for a cluster's kinds."""
   from tfplace.cost import assemble
 
-  return assemble.op_graph(traced, cluster, on_stage, costs)
+  return assemble.op_graph(traced, cluster, on_stage, costs, compile_units)
 
 
 def load_or_extract(
@@ -71,6 +74,7 @@ def load_or_extract(
   batch_size: int | None = None,
   microbatches: MicrobatchConfig = WHOLE,
   costs: str = DEFAULT_COSTS,
+  compile_units: bool = False,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
   on_stage: Progress = silent,
@@ -83,6 +87,7 @@ def load_or_extract(
     batch_size: examples per step; None selects the model's default.
     microbatches: microbatches of the training step; see `check_microbatches`.
     costs: name of a cost model.
+    compile_units: whether the graph is of units that XLA compiles.
     cache: graph cache. None always extracts, and so does a Keras model.
     needs_trace: whether the traced step is required; it is never cached.
     on_stage: called at the start of each stage, never for a cached graph.
@@ -105,6 +110,7 @@ def load_or_extract(
     training=source.training,
     sizes=source.sizes,
     costs=costs,
+    compile_units=compile_units,
     microbatches=microbatches,
     sample=source.sample,
   )
@@ -116,7 +122,7 @@ def load_or_extract(
     return graph, None
   traced = source.trace(batch_size, microbatches, on_stage=on_stage)
   if graph is None or not _is_of(graph, traced):
-    graph = op_graph(traced, cluster, on_stage, costs)
+    graph = op_graph(traced, cluster, on_stage, costs, compile_units)
     if cache and key and find_key() == key:  # No file has changed meanwhile.
       cache.store(key, graph)
   return graph, traced
@@ -143,6 +149,7 @@ def extract(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
+  compile: str = NONE,
 ) -> OpGraph:
   """Extracts the op graph of a model's step, with the cost of every op.
 
@@ -166,13 +173,19 @@ def extract(
       of a microbatch.
     recompute: activations that the backward pass computes again: "none", "all",
       or a list of layers and patterns, see `tfplace.place_model`.
+    compile: "xla" fuses the step into units that XLA would compile: one op of
+      type "Unit" per layer, pass and microbatch. "none" keeps single ops.
 
   Raises:
     ExtractionError: the model cannot be traced or its step cannot be split.
       The message names the model or file and the problem.
     FormatError: the preset is unknown, or the file is invalid.
-    TfplaceError: the cost model is unknown.
+    TfplaceError: the cost model or `compile` is unknown.
   """
+  if compile not in COMPILE:
+    raise TfplaceError(
+      f"compile is {shown(compile)}; choose one of {', '.join(COMPILE)}"
+    )
   config = MicrobatchConfig.of(
     microbatches,
     max_in_flight,
@@ -191,6 +204,7 @@ def extract(
     batch_size=batch_size,
     microbatches=config,
     costs=costs,
+    compile_units=compile == XLA,
     cache=GraphCache(cache_dir) if cache_dir else None,
   )
   return graph
