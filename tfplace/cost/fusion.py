@@ -247,10 +247,11 @@ def _times_us(
   ]
   kernels = [Kernel("elementwise", "fp32", (size, 1.0, 1.0)) for size in moved]
   each = times_us(kernels, gpu, parameters.load()) if kernels else np.zeros(0)
-  fused = np.bincount(owner, np.maximum(each, FLOOR_US), len(total))
-  fused += [
-    float(np.maximum(time_us[unit.calls], FLOOR_US).sum()) for unit in units
-  ]
+  of_calls = np.array(
+    [float(np.maximum(time_us[unit.calls], FLOOR_US).sum()) for unit in units]
+  )
+  of_loops = np.bincount(owner, np.maximum(each, FLOOR_US), len(total))
+  fused = of_calls + of_loops
   return np.where(np.isnan(total), np.nan, fused).tolist()
 
 
