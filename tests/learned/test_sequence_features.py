@@ -129,6 +129,7 @@ def test_episodes_replace_one_group_at_a_time_from_one_start():
 
   decisions = diamond()
   sampler = samplers.PlacetoSampler(logits, decisions)
+  sampler.best = np.array([0, 1, 2, 0, 1], np.int32)
   starts = set()
   for seed in range(20):
     drawn = sampler.draw(np.random.default_rng(seed), 4)
@@ -140,6 +141,6 @@ def test_episodes_replace_one_group_at_a_time_from_one_start():
       assert (path[:, step + 1, others] == path[:, step, others]).all()
     assert (drawn.choices == path[:, -1]).all()
     assert decisions.allowed[np.arange(5), drawn.choices].all()
-  # The CPU is as fast as a GPU for c and e alone.
-  assert len(starts) > 10
+  # Half from the best; the CPU is as fast as a GPU for c and e alone.
+  assert tuple(sampler.best) in starts and 5 < len(starts) < 15
   assert 2 not in {device for s in starts for device in s[:2]}

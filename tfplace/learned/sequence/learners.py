@@ -203,7 +203,9 @@ class PlacetoLearner(SequenceLearner):
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: parallel episodes, then an update."""
     task, config = self._tasks[graph], self._method
-    drawn = self._samplers[graph].draw(rng, config.samples)
+    sampler = self._samplers[graph]
+    sampler.best = task.best
+    drawn = sampler.draw(rng, config.samples)
     placements = drawn.given["placements"]  # [1 + B, N + 1, N]
     times = [task.evaluate(rows) for rows in placements.swapaxes(0, 1)]
     every_us = np.stack(times, axis=1)

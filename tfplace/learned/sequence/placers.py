@@ -49,6 +49,8 @@ class RnnPlacer(PolicyPlacer):
       if turn < len(every):
         rows = sampler.draw(rng, 0).choices
       else:
+        if tracker.best is not None:
+          sampler.best = decisions.to_choices(tracker.best[0])
         left = tracker.left.max_evaluations or _SAMPLES
         rows = sampler.draw(rng, min(left, _SAMPLES)).choices[1:]
       devices = decisions.to_devices(rows)
