@@ -168,7 +168,7 @@ def lie(draws, key, content):
 
 
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("strategy", ["ordered", "placeto"])
+@pytest.mark.parametrize("strategy", ["ordered"])
 def test_samples_of_a_worker_that_lies_are_not_used(
   strategy, monkeypatch, caplog
 ):
