@@ -31,19 +31,18 @@ QUICK = {
     "ctc_loss",
     "loss_scaled",
     "noises",
-    "siamese",
     "text_and_tables",
     "two_optimizers",
   ),
   # Without statistics, random numbers, tables or steps of their own.
-  "split": ("ctc_loss", "several_inputs_and_outputs", "nested_subclassed"),
+  "split": ("ctc_loss", "several_inputs_and_outputs"),
   "ranked": ("siamese",),
   # Their layers hold what can be computed again.
   "recomputed": ("batch_norm",),
 }
 SLOWER = {
   "whole": layer_cases.CASES,
-  "split": ("masked_lstm", "siamese"),
+  "split": ("masked_lstm", "nested_subclassed", "siamese"),
   "ranked": ("masked_lstm", "several_inputs_and_outputs"),
   "recomputed": ("siamese",),
 }
@@ -121,7 +120,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize(
-  "kind", slow_but(("Muon", "MultiOptimizer", "averaged"), OPTIMIZERS)
+  "kind", slow_but(("Muon", "MultiOptimizer"), OPTIMIZERS)
 )
 def test_slots_of_every_optimizer_lie_beside_their_variables(kind):
   def build():

@@ -125,10 +125,7 @@ def test_a_split_step_is_planned_at_the_first_fit():
   assert_same(found, unplaced_fit("dense"))
   assert model.placement.microbatches == 2
   assert any(n.name.startswith("microbatch_1/net") for n in ran)
-  x, y = at.examples("dense")
-  assert np.isfinite(model.evaluate(x, y, verbose=0)).all()
-  model.compile("sgd", "mae")
-  assert np.isfinite(model.train_on_batch(x, y)).all()
+  assert np.isfinite(model.evaluate(*at.examples("dense"), verbose=0)).all()
 
 
 class OwnStep(keras.Sequential):
@@ -331,9 +328,9 @@ def test_statistics_equal_those_of_mirrored_replicas():
   histories = []
   for model in (split, mirrored):
     batches = tf.data.Dataset.from_tensor_slices(data).batch(BATCH)
-    history = model.fit(batches, epochs=10, verbose=0)
+    history = model.fit(batches, epochs=5, verbose=0)
     histories.append(history.history)
-  for name, values in histories[1].items():  # 20 steps
+  for name, values in histories[1].items():  # 10 steps
     np.testing.assert_allclose(histories[0][name], values, rtol=1e-5)
   for weight, replicated in zip(split.weights, mirrored.weights, strict=True):
     copies = strategy.experimental_local_results(replicated.value)

@@ -268,7 +268,9 @@ def _of_resources(plan: DeviceMap, graph: Any) -> dict[int, str]:
   )
   for op in ops:
     device = plan.device_of_op(op.name, op.type)
-    for tensor in op.inputs if device else ():
+    if device is None:
+      continue
+    for tensor in op.inputs:
       if tensor.dtype == tf.resource and id(tensor) in outer:
         devices.setdefault(outer[id(tensor)], device)
   return devices
