@@ -29,11 +29,7 @@ def _define(values: flags.FlagValues) -> None:
     },
   )
   cli.define(values, "steps", "Number of timed steps.", 10, least=1)
-  text = "Number of steps before the timed ones."
-  cli.define(values, "warmup", text, 3, least=0)
   sources.define_measure_s_flag(values)
-  text = "Time limit of one measurement in seconds."
-  cli.define(values, "timeout_s", text, 120.0, least=1.0)
   cli.define_json(values, "evaluation")
 
 
@@ -73,8 +69,6 @@ def _measure(values: flags.FlagValues) -> None:
         problem,
         traced,
         steps=values.steps,
-        warmup=values.warmup,
-        timeout_s=values.timeout_s,
         measure_s=values.measure_s or math.inf,
         on_stage=on_stage,
         allow_side_effects=values.allow_side_effects,

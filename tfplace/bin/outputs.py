@@ -18,7 +18,7 @@ from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes, format_us
 from tfplace.formats.results import evaluation_to_json
 from tfplace.plan.variants import VariantChoice, VariantTrial
-from tfplace.report import page, table, trace
+from tfplace.report import page, trace
 from tfplace.simulate import Simulator, control_edges
 
 if TYPE_CHECKING:
@@ -96,23 +96,6 @@ def print_evaluation(evaluation: core.Evaluation) -> None:
   print(json.dumps(evaluation_to_json(evaluation)))
 
 
-def print_results(
-  results: Sequence[Result],
-  best: Result,
-  measured: Sequence[core.Evaluation] | None = None,
-  single: Result | None = None,
-) -> None:
-  """Prints the table of placers, with the best one in bold.
-
-  Args:
-    measured: measured evaluations of the results, if any.
-    single: result on one device to compare with, if `results` lacks it.
-  """
-  cli.open_console().print(
-    table.results_table(results, best=best, measured=measured, single=single)
-  )
-
-
 def print_choice(choice: VariantChoice, single: Result | None) -> None:
   """Prints the table of step variants, with the chosen one in bold.
 
@@ -162,17 +145,12 @@ def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
   ]
 
 
-_FILES = {
+FILES = {  # Flags of what tfplace-place writes.
   "output": "tfplace.placement.v1 file to write.",
   "output_graph_def": "GraphDef to write (.pb or .pbtxt), with the device of"
   " every node.",
   "output_saved_model": "Directory to write: a placed copy of --saved_model.",
 }
-
-
-def define_file_flags(values: flags.FlagValues) -> None:
-  """Adds `--output`, `--output_graph_def` and `--output_saved_model`."""
-  cli.define_all(values, _FILES)
 
 
 def check_files(values: flags.FlagValues) -> None:
@@ -181,7 +159,7 @@ def check_files(values: flags.FlagValues) -> None:
   Raises:
     UsageError: a file cannot be written. The message names the flag or path.
   """
-  for flag in _FILES:
+  for flag in FILES:
     cli.check_writable(values[flag].value)
   if values.output_graph_def and values.graph:
     raise cli.UsageError(
@@ -198,11 +176,6 @@ def check_files(values: flags.FlagValues) -> None:
     raise cli.UsageError("--output_saved_model is a copy of --saved_model")
   if os.path.lexists(values.output_saved_model):
     raise cli.UsageError(f"{values.output_saved_model!r} already exists")
-
-
-def needs_trace(values: flags.FlagValues) -> bool:
-  """Returns whether the output requires the traced step."""
-  return bool(values.output_graph_def)
 
 
 def write_files(

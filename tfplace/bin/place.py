@@ -36,6 +36,7 @@ from tfplace.plan.live_step import LiveStep
 from tfplace.plan.model_source import MICROBATCH_KINDS
 from tfplace.plan.search import PlanReport
 from tfplace.plan.variants import VariantChoice
+from tfplace.report.table import results_table
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
@@ -52,7 +53,7 @@ _BASELINES = ("single", "cpu", "expert")
 def _define(values: flags.FlagValues) -> None:
   sources.define_source_flags(values)
   sources.define_cluster_flag(values)
-  define_strategy_flags(values)
+  _define_strategy_flags(values)
   cli.define_all(
     values,
     {
@@ -85,7 +86,7 @@ def _define(values: flags.FlagValues) -> None:
     },
     [],
   )
-  outputs.define_file_flags(values)
+  cli.define_all(values, outputs.FILES)
   text = "Also measure placements on the real devices of --cluster."
   cli.define(values, "measure", text, False)
   sources.define_measure_s_flag(values)
@@ -96,8 +97,7 @@ def _define(values: flags.FlagValues) -> None:
   outputs.define_picture_flags(values)
 
 
-def define_strategy_flags(values: flags.FlagValues) -> None:
-  """Adds `--strategy`, `--budget_s`, `--gap`, `--seed` and `--policy`."""
+def _define_strategy_flags(values: flags.FlagValues) -> None:
   choices = sorted(placers.STRATEGIES)
   cli.define(values, "strategy", "Placer to use.", AUTO, choices=choices)
   text = (
@@ -241,7 +241,7 @@ class _FlagSource(Source):
         run in these microbatches.
     """
     values = self.values
-    needs_trace = self.devices is not None or outputs.needs_trace(values)
+    needs_trace = self.devices is not None or bool(values.output_graph_def)
     with show.timed("extraction"):
       graph, traced = sources.load_source(
         values, self.cluster, needs_trace, microbatches.over(self.cluster)
@@ -288,7 +288,11 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
   best, single = report.best, report.reference
   if report.choice is not None:
     outputs.print_choice(report.choice, single)
-  outputs.print_results(report.results, best, report.measured, single)
+  cli.open_console().print(
+    results_table(
+      report.results, best=best, measured=report.measured, single=single
+    )
+  )
   print(plan)
   if values.json:
     microbatches = microbatches_of(report.problem.graph.names)
