@@ -57,18 +57,9 @@ def search_variant(
   """
   if not config.measure:
     return search(variant.problem, config, show)
-  return search_measured(variant.problem, config, live_of(variant), show=show)
-
-
-def live_of(variant: StepVariant) -> "LiveStep":
-  """Returns the open devices of a step variant.
-
-  Raises:
-    MeasurementError: no device is open.
-  """
   if variant.live is None:
     raise MeasurementError("the step is on no devices that run")
-  return variant.live
+  return search_measured(variant.problem, config, variant.live, show=show)
 
 
 def search_measured(

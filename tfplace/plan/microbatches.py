@@ -13,7 +13,6 @@ from tfplace.placers.idle_devices import idle_reason
 from tfplace.plan.config import AUTO, PlanConfig, Stages
 from tfplace.plan.measured import (
   Runs,
-  live_of,
   placement_key,
   search_variant,
 )
@@ -100,18 +99,26 @@ def choose_variant(
   if not rivals:
     return report, variant
   rival = min(rivals, key=lambda trial: trial.step_time_us)
-  rival.variant = opened[rival.microbatches]
-  return _faster(report, variant, rival, config.searches, stage)
+  return _faster(
+    report,
+    variant,
+    rival=rival,
+    other=opened[rival.microbatches],
+    searches=config.searches,
+    show=stage,
+  )
 
 
 def _faster(
   report: PlanReport,
   variant: StepVariant,
+  *,
   rival: VariantTrial,
+  other: StepVariant,
   searches: bool,
   show: Stages,
 ) -> tuple[PlanReport, StepVariant]:
-  """Measures the rival and returns the faster one of the two variants.
+  """Measures the rival variant and returns the faster one of the two.
 
   Unless the strategy `searches`, the rival keeps its own placement.
   """
@@ -119,8 +126,8 @@ def _faster(
   is_first = rival is choice.trials[0]
   wanted = [rival.best, choice.single if is_first else None]
   results = {placement_key(r): r for r in wanted if r is not None}
-  other, rival.variant = rival.opened, None
-  runs = Runs(live_of(other), repeats=False)
+  assert other.live is not None  # All variants are on the same devices.
+  runs = Runs(other.live, repeats=False)
   problem = other.problem.in_order(rival.order)
   what = f" the step {in_words(rival.microbatches)}"
   try:
