@@ -63,9 +63,3 @@ def test_flags_that_mean_nothing_are_named(flags, says, open_file, capsys):
   assert place.run([*source, *flags]) == 1
   error = capsys.readouterr().err
   assert says in error and len(error.strip().splitlines()) == 1
-
-
-def test_only_a_keras_file_is_described(capsys):
-  flags = ["--model=rnnlm_2", "--cluster=v100x2", "--input_shapes=16x9"]
-  assert place.run(flags) == 1
-  assert "is for --keras_model; --model says" in capsys.readouterr().err

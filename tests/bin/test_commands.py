@@ -14,7 +14,9 @@ from tfplace.bin import explain, extract, measure, place, simulate
 from tfplace.bounds import lower_bound
 from tfplace.core.presets import cluster_preset
 
-COMMANDS = ("extract", "place", "simulate", "measure", "train")
+COMMANDS = (
+  *("extract", "place", "simulate", "measure", "train", "explain", "estimate"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -330,6 +332,21 @@ BAD_FLAGS = [
   ),
   ("place --graph=G --cluster=C --max_in_flight=2", "was traced already"),
   ("place --model=nmt --cluster=workers:x", "workers:x"),
+  ("estimate", "give exactly one of --model"),
+  ("estimate --model=nmt --batch_size=0", "batch_size"),
+  ("estimate --model=nmt --cluster=v9x1", "unknown cluster preset 'v9x1'"),
+  ("estimate --model=nmt --cluster=workers:2", "names running devices"),
+  ("estimate --model=nmt --precision=half", "unknown precision 'half'"),
+  ("estimate --model=nmt --largest_batch", "give --cluster"),
+  ("estimate --model=nmt --recompute=auto", "only tfplace-place chooses it"),
+  ("estimate --graph=G", "costs of one cluster only"),
+  ("estimate --model=nmt --costs=magic", "unknown cost model 'magic'"),
+  ("estimate --model=nmt --report=r.txt", "ends in .html"),
+  ("place --model=nmt --cluster=v100x2 --order=fifo", "fifo"),
+  (
+    "place --model=rnnlm_2 --cluster=v100x2 --input_shapes=16x9",
+    "is for --keras_model; --model says",
+  ),
   # Microbatches of a batch of eight examples.
   ("extract --keras_model=K --microbatches=0", "whole number of at least"),
   ("extract --keras_model=K --microbatches=2.5", "--microbatches='2.5'"),

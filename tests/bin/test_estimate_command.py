@@ -20,11 +20,6 @@ def model_file(tmp_path_factory):
   return f"--keras_model={path}"
 
 
-def test_help(capsys):
-  assert estimate.run(["--help"]) == 0
-  assert "usage: tfplace-estimate" in capsys.readouterr().out
-
-
 def test_tables_json_file_and_report(model_file, tmp_path, capsys):
   output, report = tmp_path / "e.json", tmp_path / "r.html"
   flags = ["--batch_size=8", "--json", f"--output={output}"]
@@ -54,24 +49,3 @@ def test_largest_batch_of_a_cluster(model_file, tmp_path, capsys):
   data = json.loads(out.splitlines()[-1])
   assert data["largest_batch"]["peak_memory_bytes"] <= 20_000
   assert "The largest batch on" in out
-
-
-@pytest.mark.parametrize(
-  "flags, words",
-  [
-    ([], "give exactly one of --model"),
-    (["--model=nmt", "--batch_size=0"], "batch_size"),
-    (["--model=nmt", "--cluster=v9x1"], "unknown cluster preset 'v9x1'"),
-    (["--model=nmt", "--cluster=workers:2"], "names running devices"),
-    (["--model=nmt", "--precision=half"], "unknown precision 'half'"),
-    (["--model=nmt", "--largest_batch"], "give --cluster"),
-    (["--model=nmt", "--recompute=auto"], "only tfplace-place chooses it"),
-    (["--graph=g.json"], "costs of one cluster only"),
-    (["--model=nmt", "--costs=magic"], "unknown cost model 'magic'"),
-    (["--model=nmt", "--report=r.txt"], "ends in .html"),
-  ],
-)
-def test_error_is_one_line_with_a_way_out(flags, words, capsys):
-  assert estimate.run(flags) == 1
-  error = capsys.readouterr().err
-  assert words in error and len(error.splitlines()) == 1

@@ -36,11 +36,6 @@ def files(tmp_path):
   return chain_files(tmp_path)
 
 
-def test_help(capsys):
-  assert explain.run(["--help"]) == 0
-  assert "usage: tfplace-explain" in capsys.readouterr().out
-
-
 def test_tables_say_what_holds_the_step_back(files, capsys):
   assert explain.run([*files, "--op=m/y/b"]) == 0
   out = capsys.readouterr().out

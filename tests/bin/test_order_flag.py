@@ -51,8 +51,3 @@ def test_by_arrival_or_whole_no_order_is_written(stages, tmp_path, capsys):
   assert place.run([*flags, "--order=auto"]) == 0
   assert last_json(capsys)["step_time_us"] == 13
   assert "order" not in json.loads(plan.read_text())
-
-
-def test_an_unknown_order_is_an_error(stages, capsys):
-  assert place.run([*stages, "--order=fifo"]) == 1
-  assert "fifo" in capsys.readouterr().err
