@@ -232,6 +232,11 @@ def open_source(
     raise ExtractionError(
       f"sizes {sorted(sizes)} are given for {name!r}, which is no zoo model"
     )
+  if sample is not None and kind != "keras_model":
+    raise ExtractionError(
+      f"a batch is described for {name!r}, which is no Keras file and says its"
+      " own shapes"
+    )
   if "batch_size" in sizes:
     raise ExtractionError(
       f"model {name!r}: batch_size={sizes['batch_size']} is given among its"
@@ -257,10 +262,10 @@ def check_microbatches(
     "max_in_flight": microbatches.max_in_flight,
   }
   given = [name for name, value in asked.items() if value is not None]
-  is_split = kind in MICROBATCH_KINDS
-  if given and not (is_split and training):
+  can_split = kind in MICROBATCH_KINDS
+  if given and not (can_split and training):
     what = (
-      "an inference step" if is_split else "a graph that was traced already"
+      "an inference step" if can_split else "a graph that was traced already"
     )
     raise ExtractionError(
       f"{given[0]} is {asked[given[0]]}, and {source!r} ({kind}) is {what}:"
