@@ -30,11 +30,6 @@ def test_gradients_are_added_by_device_then_by_host(case):
   assert MicrobatchConfig(count, devices=devices).sums == SUMS[case]
 
 
-def test_one_microbatch_in_flight_is_added_from_left_to_right():
-  assert MicrobatchConfig(4, 1, devices=(4,)).sums == (0, 1, 2, 3)
-  assert MicrobatchConfig(4, 2, devices=(4,)).sums == ((0, 1), (2, 3))
-
-
 @pytest.mark.parametrize(
   "preset, devices",
   [
@@ -110,19 +105,6 @@ def test_microbatches_of_a_host_read_its_relays():
     "relay_to_host_0",
     "relay_to_host_1",
   ]
-
-
-@pytest.mark.parametrize("devices", [(), (4,), (1, 1)])
-def test_relays_need_hosts_of_several_devices(devices):
-  nodes = nodes_of(MicrobatchConfig(4, devices=devices))
-  assert not any(name.startswith("relay_to_host_") for name in nodes)
-  assert microbatches_of(nodes).devices == devices
-
-
-@pytest.mark.parametrize("name", ["accumulate_on_0/v", "accumulate_on_99999/v"])
-def test_scopes_of_no_devices_are_names_like_others(name):
-  ops = ["microbatch_1/a", f"{name}/AddV2"]
-  assert microbatches_of(ops) == MicrobatchConfig(2)
 
 
 @pytest.mark.parametrize("count, limit", [(4, None), (3, 2)])

@@ -70,17 +70,6 @@ def test_the_update_of_a_variable_is_in_its_layer(optimizer, microbatches):
   assert seen >= len(model.trainable_variables)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_added_gradients_are_in_the_layer_of_their_variable(optimizer):
-  model, traced = step_of(optimizer, 3)
-  for variable in model.trainable_variables:
-    scope = f"accumulate/{variable.path}/"
-    added = [n.name for n in traced.graph_def.node if n.name.startswith(scope)]
-    assert added
-    for name in added:
-      assert traced.layers[name] == layer_of(variable.path), name
-
-
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_what_layers_share_is_in_none(optimizer, microbatches):
@@ -174,27 +163,3 @@ def test_a_sum_of_gradients_is_in_the_layer_that_needs_it():
   )
   assert (found["AddN"], found["AddN_1"]) == (("a",), ("b",))
   assert not {"x", "loss"} & set(found)
-
-
-def test_what_a_gradient_outside_of_layers_needs_is_no_update():
-  found = with_updates(
-    graph(
-      ("kernel", "VarHandleOp"),
-      ("loss", "Sub"),
-      ("gradient_tape/Mul", "Mul", "loss"),
-      ("sub", "AssignSubVariableOp", "kernel", "gradient_tape/Mul"),
-    ),
-    {"kernel": ("a",)},
-  )
-  assert set(found) == {"kernel", "gradient_tape/Mul", "sub"}
-
-
-def test_a_loop_leaves_what_hangs_on_it_unknown():
-  nodes = graph(
-    ("kernel", "VarHandleOp"),
-    ("start", "Const"),
-    ("merge", "Merge", "start", "next"),
-    ("next", "NextIteration", "merge"),
-    ("sub", "AssignSubVariableOp", "kernel", "merge"),
-  )
-  assert set(with_updates(nodes, {"kernel": ("a",)})) == {"kernel"}

@@ -9,7 +9,7 @@ import pytest
 from keras import layers, ops
 
 import tfplace
-from tests.testing.microbatched import assert_equal, both, compiled, normal
+from tests.testing.microbatched import compiled
 from tfplace.core.microbatches import (
   BATCH_SCOPE,
   WHOLE,
@@ -197,12 +197,6 @@ def test_what_the_model_recomputes_every_microbatch_recomputes():
   assert tanh == {part: 2 * 4 for part in range(4)}  # once more for each block
   # For each block, [16, 32] x 64 floats and more are not kept.
   assert peak_bytes(evaluation) < 0.6 * peak_bytes(kept)
-
-
-def test_what_is_recomputed_equals_the_step_of_the_whole_batch():
-  make = lambda: (normal(32, 8), normal(32, 1))  # noqa: E731
-  _, runs = both(lambda: blocks(True), make, 3, epochs=2)
-  assert_equal(*runs)
 
 
 def test_one_microbatch_in_flight_needs_a_share_of_the_memory():

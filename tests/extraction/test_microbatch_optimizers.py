@@ -14,7 +14,6 @@ from tests.testing.microbatched import (
   compiled,
   normal,
 )
-from tests.testing.slow import SLOW
 
 layers, optimizers = keras.layers, keras.optimizers
 
@@ -72,6 +71,10 @@ OPTIMIZERS = {
   ),
   "weight_decay": (lambda: optimizers.AdamW(0.01, weight_decay=0.1), {}),
   "loss_scale": (lambda: scaled(2.0**10), {}),
+  "loss_scale_factor": (
+    lambda: optimizers.SGD(0.1, loss_scale_factor=64.0),
+    {},
+  ),
   "steps_per_execution": (
     lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     {"steps_per_execution": 3},
@@ -100,12 +103,6 @@ def assert_same_state(mine, reference, rtol):
     )
 
 
-def test_a_fixed_loss_scale_is_applied_and_removed_once():
-  optimizer = lambda: optimizers.SGD(0.1, loss_scale_factor=64.0)  # noqa: E731
-  _, runs = both(lambda: dense(optimizer), vectors, 3, epochs=2)
-  assert_equal(*runs)
-
-
 @pytest.fixture
 def policy():
   yield keras.config.set_dtype_policy
@@ -127,14 +124,6 @@ def test_mixed_precision_up_to_its_rounding(name, policy):
   scales = [float(m.optimizer.dynamic_scale.numpy()) for m in models]
   # 12 steps, doubled after every third: 2**8 * 2**4, never too large.
   assert scales == [2.0**12, 2.0**12]
-
-
-@SLOW
-@pytest.mark.parametrize("name", PRECISIONS)
-def test_mixed_precision_of_sequences_up_to_its_rounding(name, policy):
-  policy(name)
-  _, runs = both(lambda: build(lambda: scaled(2.0**8)), sequences, 3, epochs=4)
-  assert_equal(*runs, rtol=PRECISIONS[name])
 
 
 def test_a_loss_scale_that_overflows_skips_the_whole_step_once(policy):

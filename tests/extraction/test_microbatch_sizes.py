@@ -10,12 +10,9 @@ from tests.testing.microbatched import assert_equal, both, in_microbatches
 from tfplace.core.microbatches import (
   MicrobatchConfig,
   microbatches_of,
-  plain_sizes,
 )
-from tfplace.cost import estimate
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import microbatch
 from tfplace.extraction.microbatches.parts import Parts
 
 # Of batches of 8; the third batch has 6 examples. Model -> in flight, sizes.
@@ -101,36 +98,6 @@ def test_op_names_and_the_graph_record_the_sizes():
   assert microbatches_of(uneven.names) == MicrobatchConfig(3)
 
 
-def test_each_size_is_traced_and_costed_once(monkeypatch):
-  traced_sizes, trace = [], microbatch._trace
-
-  def tracing(model, parts, index, *rest):
-    traced_sizes.append(parts.size(index))
-    return trace(model, parts, index, *rest)
-
-  find, repeated = estimate.repeated_in, {}
-
-  def recorded(*args):
-    repeated.update(find(*args))
-    return repeated
-
-  monkeypatch.setattr(microbatch, "_trace", tracing)
-  monkeypatch.setattr(estimate, "repeated_in", recorded)
-  tfplace.extract(image(), batch_size=8, microbatches=[3, 1, 3, 1])
-  assert traced_sizes == [3, 1]
-  of = {i: set() for i in range(4)}
-  for name, original in repeated.items():
-    of[int(name[11])].add(int(original[11]))
-  # But for slices of the batch, microbatch 2 is 0 and 3 is 1 once more.
-  assert of[2] == {0}
-  assert {0, 1} >= of[3] >= {1}  # what has no batch in its shape is as in 0
-  forward = "/convolution"
-  (name,) = [
-    n for n in repeated if n.startswith("microbatch_3") and n.endswith(forward)
-  ]
-  assert repeated[name].startswith("microbatch_1/")
-
-
 def test_statistics_are_means_over_examples():
   model = keras.Sequential(
     [keras.Input((6,)), keras.layers.BatchNormalization(name="norm")]
@@ -160,15 +127,3 @@ def test_wrong_sizes_are_one_sentence(sizes, told):
   with pytest.raises(ExtractionError, match=told) as caught:
     trace_keras(image(), 8, microbatches=MicrobatchConfig.of(sizes))
   assert "\n" not in str(caught.value)
-
-
-def test_sizes_of_numpy_are_sizes():
-  config = MicrobatchConfig.of(np.array([5, 3]))
-  assert config == MicrobatchConfig(2, sizes=(5, 3))
-  assert config.words == "2 microbatches of 5 and 3 examples"
-  assert plain_sizes(8, 3) == (3, 3, 2)
-
-
-def test_the_largest_batch_is_of_equal_microbatches():
-  with pytest.raises(tfplace.TfplaceError, match="sought in equal microbatch"):
-    tfplace.largest_batch(image(), "v100x1", microbatches=[4, 4], batch_size=8)

@@ -123,14 +123,6 @@ def test_layer_that_mixes_examples_is_refused_by_name(name):
   assert "microbatches=1" in str(caught.value)
 
 
-def test_unit_normalization_over_the_batch_is_refused():
-  model = keras.Sequential(
-    [keras.Input((6,)), layers.UnitNormalization(axis=0), layers.Dense(3)]
-  )
-  with pytest.raises(ExtractionError, match=r"unit_normalization.*mixes"):
-    trace(compiled(model), X, Y)
-
-
 def contrastive(y, predicted):
   logits = ops.matmul(predicted, ops.transpose(predicted))
   numbers = ops.arange(ops.shape(predicted)[0])

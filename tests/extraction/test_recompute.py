@@ -101,9 +101,7 @@ def test_nothing_with_state_is_cloned_and_roots_wait(steps):
     assert inside or controls
 
 
-@pytest.mark.parametrize(
-  "name", ["shared", "rematerialized", "mixed_precision"]
-)
+@pytest.mark.parametrize("name", ["shared", "mixed_precision"])
 def test_the_names_of_a_step_tell_what_it_recomputes(name):
   model = models.MODELS[name]()
   step = traced(model, "all", 2)

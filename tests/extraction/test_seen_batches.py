@@ -101,21 +101,6 @@ def test_prediction_and_evaluation_tell_the_inputs():
   assert shapes(batch_spec(model, 3, "predict", None)) == [(3, LENGTH)] * 2
 
 
-def test_sample_weights_of_the_fit_are_part_of_the_batch():
-  model = token_model()
-  weights = np.ones(2 * BATCH, np.float32)
-  model.fit(token_batch(), LABELS, BATCH, verbose=0, sample_weight=weights)
-  assert shapes(batch_spec(model, 3, "train", None))[2:] == [(3,), (3,)]
-
-
-def test_a_fixed_batch_size_of_the_fit_is_kept():
-  model = token_model()
-  data = tf.data.Dataset.from_tensor_slices((token_batch(), LABELS))
-  model.fit(data.batch(BATCH, drop_remainder=True), verbose=0)
-  assert batch_spec(model, None, "train", None).batch_size == BATCH
-  assert batch_spec(model, 2, "train", None).batch_size == 2
-
-
 def test_of_changing_shapes_the_first_since_compile_are_taken():
   model = token_model()
   for length in (7, 9, 11):

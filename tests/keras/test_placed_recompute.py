@@ -12,7 +12,7 @@ from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.core.recompute import is_clone
 from tfplace.errors import InfeasibleError
-from tfplace.extraction.activations import rewrite
+from tfplace.extraction.activations import recompute as recomputing
 
 RNG = np.random.default_rng(0)
 X = RNG.random((16, 64)).astype("float32")
@@ -76,7 +76,7 @@ def test_fit_runs_the_planned_clones(kind, recompute, order, monkeypatch):
     build(kind), pair(), **options(recompute=recompute, order=order)
   )
   there = set()
-  original = rewrite.recompute
+  original = recomputing.recompute
 
   def recorded(graph, flow, segments):
     count = original(graph, flow, segments)
@@ -85,7 +85,7 @@ def test_fit_runs_the_planned_clones(kind, recompute, order, monkeypatch):
     there.update(names)
     return count
 
-  monkeypatch.setattr(rewrite, "recompute", recorded)
+  monkeypatch.setattr(recomputing, "recompute", recorded)
   np.testing.assert_allclose(losses(model), unplaced(), rtol=1e-6)
   assert there == set(clones_of(model.placement)) != set()
 

@@ -24,14 +24,24 @@ from tests.testing.hostile_models import (
   vocabulary,
   with_vocabulary,
 )
+from tests.testing.slow import SLOW_TESTS
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_saved_model
 
 tf1 = tf.compat.v1
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-@pytest.mark.parametrize("part", ["create", "initialize", "destroy"])
+def pairs(*parts):
+  """All pairs of a deed and a part; few of them if tests must be fast."""
+  return [
+    (deed, part)
+    for i, deed in enumerate(DEEDS)
+    for j, part in enumerate(parts)
+    if SLOW_TESTS or i % len(parts) == j
+  ]
+
+
+@pytest.mark.parametrize("deed, part", pairs("create", "initialize", "destroy"))
 def test_a_resource_of_tensorflow_2_does_nothing(tmp_path, canary, part, deed):
   model = of_two(tmp_path / "model", part, lambda: DEEDS[deed](canary))
   assert canary.sings()
@@ -40,8 +50,7 @@ def test_a_resource_of_tensorflow_2_does_nothing(tmp_path, canary, part, deed):
   assert canary.sings()
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-@pytest.mark.parametrize("part", ["main_op", "signature"])
+@pytest.mark.parametrize("deed, part", pairs("main_op", "signature"))
 def test_a_graph_of_tensorflow_1_does_nothing(tmp_path, canary, part, deed):
   model = of_one_lazily(
     tmp_path / "model", lambda: DEEDS[deed](canary), part=part

@@ -1,7 +1,6 @@
 """Files of strangers: what is too large is refused before it is parsed."""
 
 import os
-import zlib
 
 import pytest
 import tensorflow as tf
@@ -110,14 +109,3 @@ def test_broken_bytes_are_told_from_a_graph(tmp_path, data, why):
   path.write_bytes(data)
   with pytest.raises(ExtractionError, match=f"damaged: .*{why}"):
     read_graph_def(str(path))
-
-
-def test_any_bytes_are_a_graph_or_one_error(tmp_path):
-  path = tmp_path / "g.pb"
-  for seed in range(200):
-    noise = bytes(zlib.crc32(b"%d %d" % (seed, i)) & 255 for i in range(40))
-    path.write_bytes(noise)
-    try:
-      read_graph_def(str(path))
-    except ExtractionError as error:
-      assert os.fspath(path) in str(error)

@@ -6,10 +6,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from tests.testing.policy_problems import gpus, random_graph
-from tfplace.bin import place
 from tfplace.errors import TrainingError
-from tfplace.formats import save_cluster, save_graph
 from tfplace.learned import policies
 from tfplace.learned.policy_format import INFO_FILE
 
@@ -161,19 +158,3 @@ def test_a_policy_of_another_strategy_is_none(policy):
   shutil.copy(gdp, policy / INFO_FILE)
   with pytest.raises(TrainingError, match="it has"):
     policies.load_policy(policy)
-
-
-def test_the_command_refuses_it_in_one_line(policy, tmp_path, capsys):
-  _another_model(policy, tmp_path / "canary")
-  graph, cluster = tmp_path / "g.json", tmp_path / "c.json"
-  save_graph(random_graph(5, seed=1), graph)
-  save_cluster(gpus(2), cluster)
-  code = place.run(
-    [
-      *(f"--graph={graph}", f"--cluster={cluster}", f"--policy={policy}"),
-      *("--strategy=gdp", "--budget_s=1"),
-    ]
-  )
-  assert code == 1
-  assert "is none of a policy's; it was not loaded" in capsys.readouterr().err
-  assert not (tmp_path / "canary").exists()

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import run_steps, trace_saved_model
+from tfplace.extraction import trace_saved_model
 from tfplace.extraction.safety import safe_loading
 
 tf1 = tf.compat.v1
@@ -180,10 +180,3 @@ def test_errors_name_the_model_and_not_its_copy(tmp_path):
   with pytest.raises(ExtractionError, match="cannot be loaded") as caught:
     trace_saved_model(tmp_path / "model")
   assert "tfplace-" not in str(caught.value).replace(str(tmp_path), "")
-
-
-def test_steps_of_a_loaded_model_are_its_own(tmp_path):
-  _custom_gradient(tmp_path, str(tmp_path))
-  traced = trace_saved_model(tmp_path)
-  [[y]] = run_steps(traced, [{"x:0": np.ones(2, np.float32)}])
-  np.testing.assert_array_equal(y, [6.0, 6.0])

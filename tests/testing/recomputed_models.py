@@ -1,4 +1,4 @@
-"""Twelve small models whose training steps recompute activations.
+"""Small models whose training steps recompute activations.
 
 Each returns a compiled model; `sample` is a batch where its inputs do not tell.
 """
@@ -53,19 +53,6 @@ def recurrent():
   return _compiled(keras.Model(series, layers.Dense(CLASSES)(x)))
 
 
-def series():
-  x = start = keras.Input((12, 6))
-  for dilation in (1, 2):
-    y = layers.Conv1D(
-      TOKEN, 3, padding="causal", dilation_rate=dilation, activation="relu"
-    )(x)
-    y = layers.SpatialDropout1D(0.2)(y)
-    x = layers.Dense(TOKEN)(x) + layers.Conv1D(TOKEN, 1)(y)
-  x = layers.Dense(TOKEN, activation="silu")(layers.MaxPooling1D(2)(x))
-  x = layers.GRU(TOKEN)(x)
-  return _compiled(keras.Model(start, layers.Dense(CLASSES)(x)))
-
-
 def shared():
   first, second = keras.Input((WIDTH,)), keras.Input((WIDTH,))
   tower = keras.Sequential(
@@ -73,26 +60,6 @@ def shared():
   )
   x = layers.Concatenate()([tower(first), tower(second)])
   return _compiled(keras.Model([first, second], layers.Dense(CLASSES)(x)))
-
-
-class Block(layers.Layer):
-  """Layer that `keras.RematScope` can recompute in a graph: `call(x)` alone."""
-
-  def build(self, shape):
-    self.wide = self.add_weight(shape=(shape[-1], 4 * WIDTH), name="wide")
-
-  def call(self, x):
-    return ops.tanh(ops.matmul(x, self.wide))
-
-
-def rematerialized():
-  x = start = keras.Input((WIDTH,))
-  with keras.RematScope(mode="full"):
-    for _ in range(2):
-      x = Block()(x)
-  for _ in range(3):
-    x = layers.Dense(WIDTH, activation="gelu")(x)
-  return _compiled(keras.Model(start, layers.Dense(CLASSES)(x)))
 
 
 def mixed_precision():
@@ -151,10 +118,6 @@ class Residual(keras.Model):
     return self.head(x)
 
 
-def subclassed():
-  return _compiled(Residual())
-
-
 class Custom(Residual):
   """Clips what `split_gradients` returns, and adds to the loss."""
 
@@ -178,59 +141,16 @@ def custom_step():
   return _compiled(Custom())
 
 
-def several_outputs():
-  """Weighted losses of two heads, one of which is in the middle."""
-  image, features = keras.Input((8, 8, 2)), keras.Input((TOKEN,))
-  x = layers.SeparableConv2D(8, 3, activation="relu")(image)
-  x = layers.GroupNormalization(2)(x)
-  x = layers.Conv2DTranspose(4, 2, activation="elu")(x)
-  x = layers.Dense(TOKEN)(layers.Flatten()(x)) * layers.Dense(TOKEN)(features)
-  early = layers.Dense(CLASSES, activation="softmax", name="early")(x)
-  for _ in range(2):
-    x = layers.LayerNormalization()(layers.Dense(TOKEN, activation="mish")(x))
-  model = keras.Model(
-    [image, features], [early, layers.Dense(1, name="late")(x)]
-  )
-  model.compile(
-    keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
-    {"early": "sparse_categorical_crossentropy", "late": "mse"},
-    loss_weights={"early": 0.3, "late": 2.0},
-    metrics={"early": "accuracy", "late": "mae"},
-    jit_compile=False,
-  )
-  return model
-
-
-def translator():
-  """Reads one sequence beside another, with padding and a causal mask."""
-  source = keras.Input((6,), dtype="int32")
-  target = keras.Input((6,), dtype="int32")
-  words = layers.Embedding(20, TOKEN, mask_zero=True)
-  x = layers.Dense(TOKEN, activation="relu")(words(source))
-  y = words(target)
-  y = y + layers.MultiHeadAttention(2, 8, dropout=0.1)(
-    y, y, use_causal_mask=True
-  )
-  y = layers.LayerNormalization()(y + layers.MultiHeadAttention(2, 8)(y, x))
-  y = layers.Dense(TOKEN, activation="relu")(y)
-  return _compiled(keras.Model([source, target], layers.Dense(CLASSES)(y)))
-
-
 MODELS = {
   model.__name__: model
   for model in (
     transformer,
     convolutions,
     recurrent,
-    series,
     shared,
-    rematerialized,
     mixed_precision,
     random_layers,
-    subclassed,
     custom_step,
-    several_outputs,
-    translator,
   )
 }
 

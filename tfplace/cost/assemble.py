@@ -17,9 +17,9 @@ from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 from tfplace.core.progress import Progress, silent
 from tfplace.core.protocols import CostModel
 from tfplace.cost import fusion, grappler, registry, sizes
-from tfplace.extraction import stages, units
+from tfplace.extraction import units
 from tfplace.extraction.structure import Skeleton, skeleton
-from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.traced import TracedStep, collector_paused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Step:
   gpus: Mapping[str, GpuHardware] = dataclasses.field(default_factory=dict)
 
 
-@stages.collector_paused()
+@collector_paused()
 def op_graph(
   traced: TracedStep,
   cluster: Cluster,

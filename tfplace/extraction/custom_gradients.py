@@ -13,6 +13,8 @@ import tensorflow as tf
 from tensorflow.python.checkpoint import trackable_view
 from tensorflow.python.framework import ops
 
+from tfplace.extraction.nodes import reached
+
 _PREFIX = "CustomGradient-"
 _KEPT = "_tfplace_custom_gradients"  # attribute of a graph
 _TYPE = "type"  # key of the function in an entry of TensorFlow's registry
@@ -57,18 +59,16 @@ def released_after_use(loaded: Any) -> Iterator[None]:
 
 def _held(tensors: Iterable[Any]) -> set[int]:
   """Collects the `id` of each eager tensor, following captures of graphs."""
-  found: set[int] = set()
-  seen: set[int] = set()
-  waiting = list(tensors)
-  while waiting:
-    tensor = waiting.pop()
-    graph = getattr(tensor, "graph", None)  # eager tensors have no graph
-    if graph is None:
-      found.add(id(tensor))
-    elif id(graph) not in seen:
-      seen.add(id(graph))
-      waiting += [outer for outer, _ in getattr(graph, "captures", ())]
-  return found
+  known = {id(tensor): tensor for tensor in tensors}
+
+  def captured(key: int) -> list[int]:
+    graph = getattr(known[key], "graph", None)  # eager tensors have no graph
+    outer = {id(tensor): tensor for tensor, _ in getattr(graph, "captures", ())}
+    known.update(outer)
+    return list(outer)
+
+  keys = reached(list(known), captured)
+  return {key for key in keys if not hasattr(known[key], "graph")}
 
 
 def _release_with_graph(entries: dict[str, Any], name: str) -> None:

@@ -6,7 +6,7 @@ Captured variables become `VarHandleOp` nodes with their own `shared_name`.
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -28,24 +28,13 @@ DEFAULT_SIGNATURE = "serving_default"
 _MAX_CONSTANT_BYTES = 1 << 30  # a GraphDef holds at most 2 GiB
 
 
-@dataclasses.dataclass(frozen=True)
-class FlatFunction:
-  """A flattened function and the origins of its nodes.
-
-  Attributes:
-    traced: the step.
-    origins: path to each inlined node; see `inline.Inlined.origins`.
-    handles: node of a captured variable -> `id` of its handle tensor.
-  """
-
-  traced: TracedStep
-  origins: Mapping[str, tuple[str, ...]]
-  handles: Mapping[str, int]
+# Path to each inlined node; see `inline.Inlined.origins`.
+Origins: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 def trace_function(function: Any, **options: Any) -> TracedStep:
   """Flattens one concrete function; takes the options of `flatten_function`."""
-  return flatten_function(function, **options).traced
+  return flatten_function(function, **options)[0]
 
 
 def flatten_function(
@@ -57,7 +46,7 @@ def flatten_function(
   fetches: Sequence[tf.Tensor] | None = None,
   variable_names: Mapping[int, str] | None = None,
   values: Mapping[str, np.ndarray] | None = None,
-) -> FlatFunction:
+) -> tuple[TracedStep, Origins, dict[str, int]]:
   """Flattens one concrete function.
 
   Args:
@@ -69,6 +58,10 @@ def flatten_function(
     variable_names: `id` of a captured `tf.Variable` -> requested node name; the
       variable's own name by default.
     values: sample value of each input placeholder.
+
+  Returns:
+    The step, the origins of its nodes, and a map from the node of each captured
+    variable to the `id` of its handle tensor.
 
   Raises:
     ExtractionError: the shape of an input is not static, or a captured constant
@@ -97,7 +90,7 @@ def flatten_function(
     variables={**variables_of(flat, str(function.name)), **variables},
     training=training,
   )
-  return FlatFunction(traced, result.origins, handles)
+  return traced, result.origins, handles
 
 
 def static_shapes(function: Any, batch_size: int) -> Any:
@@ -315,27 +308,27 @@ def flatten_signature(
     key, function = _signature(loaded, path, signature)
     static = static_shapes(function, size)
     name = os.path.basename(os.path.normpath(path))
-    flat = flatten_function(static, name=name)
+    traced, origins, handles = flatten_function(static, name=name)
   places = {id(t): i for i, t in enumerate(function.captured_inputs)}
   # The values of the variables are copied, so `loaded` is no longer needed.
   return FlatSignature(
     key=key,
-    traced=flat.traced,
-    origins=_origins(flat, function, wrapped=static is not function),
+    traced=traced,
+    origins=_origins(traced, origins, function, static is not function),
     captures={
       node: places[handle]
-      for node, handle in flat.handles.items()
+      for node, handle in handles.items()
       if handle in places
     },
   )
 
 
 def _origins(
-  flat: FlatFunction, function: Any, wrapped: bool
+  traced: TracedStep, origins: Origins, function: Any, wrapped: bool
 ) -> dict[str, tuple[str, ...]]:
   """Returns paths that start at the signature's function, not at a wrapper."""
-  nodes = [node.name for node in flat.traced.graph_def.node]
-  paths = {name: flat.origins[name] for name in nodes if name in flat.origins}
+  nodes = [node.name for node in traced.graph_def.node]
+  paths = {name: origins[name] for name in nodes if name in origins}
   if wrapped:
     return {name: path[2:] for name, path in paths.items() if path[2:]}
   own = {op.name for op in function.graph.get_operations()}

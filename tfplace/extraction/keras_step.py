@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
 from tfplace.core.microbatches import (
   WHOLE,
@@ -30,20 +31,19 @@ from tfplace.extraction import (
   custom_gradients,
   functions,
   keras_inputs,
-  stages,
   variable_sizes,
 )
-from tfplace.extraction.activations import rewrite
+from tfplace.extraction.activations import recompute
 from tfplace.extraction.layers import LayerRecorder, layers_of_variables
 from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.safety import limits
-from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.traced import TracedStep, collector_paused
 
 _COUNTERS = "object_name_uids"
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"  # around the cause in Keras' messages
 
 
-@stages.collector_paused()
+@collector_paused()
 @custom_gradients.released_with_graphs()
 def trace_keras(
   model: keras.Model,
@@ -246,7 +246,7 @@ def _trace_step(
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
       if microbatches.is_whole:
-        with rewrite.applied(model, microbatches):
+        with recompute.applied(model, microbatches):
           return getattr(model, f"{kind}_step")(data)
       logs, loss = microbatched_step.microbatched_train_step(
         model, data, microbatches
@@ -374,11 +374,6 @@ def fresh_names() -> Iterator[None]:
   Restarting the counters lets a placement or a cached graph of one build of a
   model fit the next build.
   """
-  try:
-    from keras.src.backend.common import global_state
-  except ImportError:  # a Keras version that keeps the counters elsewhere
-    yield
-    return
   kept = global_state.get_global_attribute(_COUNTERS)
   counters: dict[str, int] = collections.defaultdict(int)
   global_state.set_global_attribute(_COUNTERS, counters)

@@ -1,18 +1,16 @@
 """Device kinds with a kernel for an op, from TensorFlow's kernel registry.
 
 Only the Linux pip build registers GPU kernels on every host, so
-`gpu_kernels.json` holds its result. Renew it by `python -c "from
-tfplace.extraction import kernels; kernels.write()"`.
+`gpu_kernels.json` holds its result. Renew it by `python -m
+tests.extraction.test_extract_gpu_kernels`.
 """
 
-import collections
 import functools
 import json
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import tensorflow as tf
 from tensorflow.python.framework import kernels as registry
 
 from tfplace.extraction import nodes
@@ -23,8 +21,8 @@ Registration: TypeAlias = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 
 KINDS = ("CPU", "GPU")
 _EVERY = frozenset(KINDS)
-_DEFAULT = "DEFAULT"
-_FILE = pathlib.Path(__file__).with_name("gpu_kernels.json")
+DEFAULT = "DEFAULT"
+FILE = pathlib.Path(__file__).with_name("gpu_kernels.json")
 _WITNESS = "MatMul"  # has a GPU kernel in every build with GPU support
 
 
@@ -38,7 +36,7 @@ def is_needed() -> bool:
 @functools.cache
 def shipped() -> dict[str, list[Registration]]:
   """Reads the registrations that a GPU serves, by op type, from the file."""
-  content = json.loads(_FILE.read_text(encoding="utf-8"))
+  content = json.loads(FILE.read_text(encoding="utf-8"))
   return {
     op: [
       (label, tuple((name, tuple(types)) for name, types in constraints))
@@ -48,46 +46,13 @@ def shipped() -> dict[str, list[Registration]]:
   }
 
 
-def collect() -> dict[str, list[Registration]]:
-  """Collects the same from this TensorFlow build, which needs GPU kernels."""
-  found: dict[str, set[Registration]] = {}
-  for kernel in registry.get_all_registered_kernels().kernel:
-    if kernel.device_type in ("GPU", _DEFAULT):
-      found.setdefault(kernel.op, set()).add(_registration(kernel))
-  return {op: _merged(rows) for op, rows in sorted(found.items())}
-
-
-def write() -> None:
-  """Rewrites `gpu_kernels.json` from this TensorFlow build."""
-  content = {"tensorflow": tf.__version__, "kernels": collect()}
-  _FILE.write_text(json.dumps(content, separators=(",", ":")) + "\n")
-
-
-def _registration(kernel: Any) -> Registration:
+def registration(kernel: Any) -> Registration:
+  """Returns the label and the constraints of a `KernelDef`."""
   constraints = sorted(
     (c.name, tuple(sorted(c.allowed_values.list.type)))
     for c in kernel.constraint
   )
   return kernel.label, tuple(constraints)
-
-
-def _merged(rows: Iterable[Registration]) -> list[Registration]:
-  result = sorted(rows)
-  for at in range(max(len(constraints) for _, constraints in result)):
-    types: dict[Any, set[int]] = collections.defaultdict(set)
-    kept = []
-    for label, constraints in result:
-      if at < len(constraints):
-        name, allowed = constraints[at]
-        rest = constraints[:at], name, constraints[at + 1 :]
-        types[label, rest].update(allowed)
-      else:
-        kept.append((label, constraints))
-    for (label, (before, name, after)), allowed_here in types.items():
-      joined = (name, tuple(sorted(allowed_here)))
-      kept.append((label, (*before, joined, *after)))
-    result = sorted(kept)
-  return result
 
 
 class KernelTable:
@@ -137,12 +102,12 @@ class KernelTable:
         if own_label == label
         and all(_allows(types[name], allowed) for name, allowed in constraints)
       }
-      self._answers[key] = _EVERY if _DEFAULT in found else _EVERY & found
+      self._answers[key] = _EVERY if DEFAULT in found else _EVERY & found
     return self._answers[key]
 
   def _load(self, op: str) -> None:
     kernels = [
-      (kernel.device_type, _registration(kernel))
+      (kernel.device_type, registration(kernel))
       for kernel in registry.get_registered_kernels_for_op(op).kernel
     ]
     if kernels and is_needed():

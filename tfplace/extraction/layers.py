@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
 from tfplace.core.microbatches import name_in_whole, name_of_relayed
 from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
@@ -78,8 +79,6 @@ def layers_of_variables(model: keras.Model) -> dict[str, Layers]:
 
 def open_layers() -> list[str]:
   """Lists the layers whose call is being traced, innermost first."""
-  from keras.src.backend.common import global_state
-
   stack = global_state.get_global_attribute("name_scope_stack") or []
   return [entry.name for entry in reversed(stack)]
 

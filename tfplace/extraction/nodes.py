@@ -5,7 +5,7 @@ Needs no `tf.Graph`, so a file can be checked before it is imported.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
@@ -15,6 +15,7 @@ from tfplace.errors import ExtractionError
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 FunctionDef: TypeAlias = Any  # a `FunctionDef` of `function.proto`
 OpDef: TypeAlias = Any  # an `OpDef` of `op_def.proto`
+T = TypeVar("T")
 _MAX_TENSORS = 1_000_000  # in one argument of one node
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _LEGAL = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
@@ -72,6 +73,20 @@ def by_name(graph_def: tf.compat.v1.GraphDef) -> dict[str, NodeDef]:
 def functions_of(graph_def: tf.compat.v1.GraphDef) -> dict[str, FunctionDef]:
   """Maps names to functions of the graph's library."""
   return {f.signature.name: f for f in graph_def.library.function}
+
+
+def reached(
+  starts: Iterable[T], following: Callable[[T], Iterable[T]]
+) -> dict[T, None]:
+  """Returns the starts and what follows from them, in order of discovery."""
+  found = dict.fromkeys(starts)
+  queue = list(found)
+  for item in queue:  # the list grows during the loop
+    for after in following(item):
+      if after not in found:
+        found[after] = None
+        queue.append(after)
+  return found
 
 
 def producers_first(
@@ -191,11 +206,10 @@ def reached_functions(
   nodes: Iterable[NodeDef], functions: Mapping[str, FunctionDef]
 ) -> list[FunctionDef]:
   """Lists the functions that nodes reach by calls, in order of discovery."""
-  found: dict[str, None] = {}
-  queue = list(nodes)
-  for node in queue:  # the list grows during the loop
-    for name in called_functions(node):
-      if name in functions and name not in found:
-        found[name] = None
-        queue.extend(functions[name].node_def)
-  return [functions[name] for name in found]
+
+  def called(body: Iterable[NodeDef]) -> list[str]:
+    names = (name for node in body for name in called_functions(node))
+    return [name for name in names if name in functions]
+
+  names = reached(called(nodes), lambda name: called(functions[name].node_def))
+  return [functions[name] for name in names]

@@ -131,14 +131,10 @@ def prune(
   A session and a function's runtime prune the same way. The library is kept.
   """
   nodes = node_lib.by_name(graph_def)
-  stack = [node_lib.split_tensor(root)[0] for root in roots]
-  needed: set[str] = set()
-  while stack:
-    name = stack.pop()
-    if name in needed:
-      continue
-    needed.add(name)
-    stack.extend(node_lib.split_tensor(i)[0] for i in nodes[name].input)
+  needed = node_lib.reached(
+    (node_lib.split_tensor(root)[0] for root in roots),
+    lambda name: [node_lib.split_tensor(i)[0] for i in nodes[name].input],
+  )
   result = tf.compat.v1.GraphDef(
     versions=graph_def.versions, library=graph_def.library
   )

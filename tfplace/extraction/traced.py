@@ -3,8 +3,10 @@
 Variables are fed by placeholders, so graphs stay below the 2 GiB of a GraphDef.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -100,6 +102,22 @@ class TracedStep:
         n: dataclasses.replace(f, value=None) for n, f in self.feeds.items()
       },
     )
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+  """Disables the cyclic garbage collector; can also be used as a decorator.
+
+  During an extraction, it would traverse millions of live objects, which takes
+  a quarter of the time.
+  """
+  was_enabled = gc.isenabled()
+  gc.disable()
+  try:
+    yield
+  finally:
+    if was_enabled:
+      gc.enable()
 
 
 def checked_batch_size(batch_size: int | None, model: str) -> int:

@@ -5,7 +5,7 @@ ending the process.
 """
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -94,70 +94,28 @@ def _check_inputs(
 
 def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   order = node_lib.producers_first(graph_def, is_back_edge)
-  if len(order) < len(graph_def.node):
-    name = _on_cycle(graph_def, {node.name for node in order})
-    raise ExtractionError(
-      f"{where}: node {name!r} is on a cycle that is no while loop", op=name
-    )
-
-
-def _on_cycle(graph_def: tf.compat.v1.GraphDef, done: Collection[str]) -> str:
-  """Finds a node on a cycle by walking back among unfinished nodes."""
-  nodes = node_lib.by_name(graph_def)
-  name = next(name for name in nodes if name not in done)
-  seen: set[str] = set()
-  while name not in seen:
-    seen.add(name)
-    sources = (node_lib.split_tensor(i)[0] for i in nodes[name].input)
-    name = next(
-      source
-      for source in sources
-      if source not in done and not is_back_edge(nodes[source], nodes[name])
-    )
-  return name
+  sorted_names = {node.name for node in order}
+  for node in graph_def.node:
+    if node.name not in sorted_names:
+      raise ExtractionError(
+        f"{where}: node {node.name!r} is on, or depends on, a cycle that is no"
+        " while loop",
+        op=node.name,
+      )
 
 
 def import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   """Checks attributes, types and shapes of a graph that passed `validate`.
 
   Raises:
-    ExtractionError: TensorFlow rejects the graph; names the node and gives the
-      reason.
+    ExtractionError: TensorFlow rejects the graph; gives its reason, which names
+      the node.
   """
-  message = _refusal(graph_def)
-  if message is None:
-    return
-  name = _culprit(graph_def)
-  node = f" at node {name!r}" if name else ""
-  raise ExtractionError(
-    f"{where}: TensorFlow refuses the graph{node}: {message!a}", op=name
-  )
-
-
-def _refusal(graph_def: tf.compat.v1.GraphDef) -> str | None:
   try:
     with tf.Graph().as_default():
       tf.import_graph_def(graph_def, name="")
   except Exception as error:  # ValueError, OpError, KeyError and others
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
-  return None
-
-
-def _culprit(graph_def: tf.compat.v1.GraphDef) -> str | None:
-  """Finds the node that completes the shortest rejected prefix of the graph."""
-  if any(node.op in BACK_EDGES for node in graph_def.node):
-    return None  # no prefix of a loop is valid by itself
-  order = node_lib.producers_first(graph_def)
-  good, bad = 0, len(order)  # accepted and rejected prefix lengths
-  while bad - good > 1:
-    middle = (good + bad) // 2
-    prefix = tf.compat.v1.GraphDef(
-      versions=graph_def.versions, library=graph_def.library
-    )
-    prefix.node.extend(order[:middle])
-    if _refusal(prefix) is None:
-      good = middle
-    else:
-      bad = middle
-  return str(order[bad - 1].name)
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    raise ExtractionError(
+      f"{where}: TensorFlow refuses the graph: {reason!a}"
+    ) from error

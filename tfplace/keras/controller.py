@@ -21,7 +21,7 @@ from tfplace.core.microbatches import WHOLE
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.activations import rewrite
+from tfplace.extraction.activations import recompute
 from tfplace.extraction.microbatches import microbatched_step
 from tfplace.keras import devices, host_memory, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
@@ -142,7 +142,7 @@ class Controller:
     if kind != "train" or microbatches == WHOLE:
       return own
     if microbatches.is_whole:
-      return rewrite.rewritten(self._model, microbatches, own)
+      return recompute.rewritten(self._model, microbatches, own)
     return lambda data: microbatched_step.microbatched_train_step(
       self._model, data, microbatches, own
     )[0]

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core.op_names import GRADIENT_SCOPE
+from tfplace.extraction.nodes import reached
 
 _SEED = ("Const", "Fill", "OnesLike")  # Types of the loss's own gradient.
 _SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
@@ -96,14 +97,12 @@ class Dataflow:
 
   def reachable(self, starts: Iterable[int], least: int = 0) -> set[int]:
     """Returns the ops from position `least` on that depend on the starts."""
-    found: set[int] = set()
-    stack = list(starts)
-    while stack:
-      for reader in self.readers[stack.pop()]:
-        if reader >= least and reader not in found:
-          found.add(reader)
-          stack.append(reader)
-    return found
+
+    def after(positions: Iterable[int]) -> set[int]:
+      readers = (self.readers[position] for position in positions)
+      return {r for r in set().union(*readers) if r >= least}
+
+    return set(reached(after(starts), lambda position: after([position])))
 
   @functools.cached_property
   def _backward(self) -> set[int]:

@@ -7,14 +7,53 @@ optimizer. Constants, variables and results of stateful ops (random seeds) are
 read, not cloned, so the step computes the same numbers.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.recompute import SCOPE
 from tfplace.extraction.activations.dataflow import Dataflow
-from tfplace.extraction.activations.segments import Segment
+from tfplace.extraction.activations.segments import Segment, find_segments
+from tfplace.extraction.layers import LayerRecorder
+from tfplace.extraction.nodes import reached
+
+
+@contextlib.contextmanager
+def applied(model: Any, config: MicrobatchConfig) -> Iterator[None]:
+  """Rewrites the training step that is traced inside the context.
+
+  Args:
+    model: the Keras model of the step.
+    config: what the step recomputes; its count is ignored.
+
+  Raises:
+    ExtractionError: a name of the config matches no layer.
+  """
+  if config.recompute.is_none:
+    yield
+    return
+  graph = tf.compat.v1.get_default_graph()
+  recorder = LayerRecorder(graph, model)
+  with graph.device(recorder):
+    yield
+  flow = Dataflow(graph)
+  segments = find_segments(flow, config.recompute, recorder.layers, model)
+  recompute(graph, flow, segments)
+
+
+def rewritten(
+  model: Any, config: MicrobatchConfig, step: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+  """Returns a rewritten training step; the arguments are those of `applied`."""
+
+  def rewritten_step(data: Any) -> Any:
+    with applied(model, config):
+      return step(data)
+
+  return rewritten_step
 
 
 def recompute(graph: Any, flow: Dataflow, segments: Sequence[Segment]) -> int:
@@ -55,16 +94,13 @@ def _needed(
     for tensor in flow.ops[op].outputs
     if flow.reads_backward(tensor) and not _is_kept(flow, tensor, owner)
   ]
-  found = {flow.producer(tensor) for tensor in reads}
-  stack = list(found)
-  while stack:
-    for tensor in flow.ops[stack.pop()].inputs:
-      before = flow.producer(tensor)
-      inside = before in segment and not _is_kept(flow, tensor, owner)
-      if inside and before not in found:
-        found.add(before)
-        stack.append(before)
-  return reads, sorted(found)
+
+  def inside(position: int) -> list[int]:
+    inputs = flow.ops[position].inputs
+    kept = [t for t in inputs if not _is_kept(flow, t, owner)]
+    return [p for p in map(flow.producer, kept) if p in segment]
+
+  return reads, sorted(reached(map(flow.producer, reads), inside))
 
 
 def _first_gradient(

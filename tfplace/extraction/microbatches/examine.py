@@ -22,6 +22,7 @@ from tfplace.extraction.layers import LayerRecorder
 from tfplace.extraction.microbatches import (
   FUNCTION,
   batch_axis,
+  graph_copies,
   states,
 )
 from tfplace.extraction.microbatches.batch_axis import values as axis_values
@@ -341,27 +342,16 @@ def check_captures(
   Raises ExtractionError if `graph`, the trace of the function, captures tensors
   of the whole batch from `outer`, the graph around it.
   """
-  batch = {id(tensor) for tensor in parts.sources}
+  batch = {tensor.name for tensor in parts.sources}
   for source, inner in graph.captures:
     if getattr(source, "graph", None) is not outer:
       continue
-    if source.dtype != tf.resource and _depends(source, batch):
+    if source.dtype != tf.resource and not batch.isdisjoint(
+      graph_copies.ancestors(source)
+    ):
       raise ExtractionError(
         f"the step of model {model.name!r} cannot be split: its forward"
         f" function uses {source.name!r}, which is of the whole batch: it must"
         " compute with its arguments x, y, sample_weight alone",
         op=inner.op.name,
       )
-
-
-def _depends(tensor: tf.Tensor, sources: set[int]) -> bool:
-  seen: set[str] = set()
-  waiting = [tensor]
-  while waiting:
-    current = waiting.pop()
-    if id(current) in sources:
-      return True
-    if current.op.name not in seen:
-      seen.add(current.op.name)
-      waiting += list(current.op.inputs)
-  return False

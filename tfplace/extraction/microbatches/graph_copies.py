@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfplace.extraction.nodes import reached
+
 _READ = "ReadVariableOp"
 _GIVEN = ("Placeholder", "NoOp")
 
@@ -112,16 +114,20 @@ class GraphTemplate:
 
   def needed_by(self, roots: Iterable[tf.Operation]) -> set[str]:
     """Returns the names of the ops and of their ancestors in a copy."""
-    found: set[str] = set()
-    open_ops = list(roots)
-    while open_ops:
-      op = open_ops.pop()
-      given = op.name in self._outside or op.type == "Placeholder"
-      if not given and op.name not in found:
-        found.add(op.name)
-        open_ops += [tensor.op for tensor in self._inputs(op)]
-        open_ops += op.control_inputs
-    return found
+
+    def inside(ops: Iterable[tf.Operation]) -> list[str]:
+      return [
+        op.name
+        for op in ops
+        if op.name not in self._outside and op.type != "Placeholder"
+      ]
+
+    def before(name: str) -> list[str]:
+      op = self._graph.get_operation_by_name(name)
+      sources = [tensor.op for tensor in self._inputs(op)]
+      return inside([*sources, *op.control_inputs])
+
+    return set(reached(inside(roots), before))
 
   def copy(
     self,
@@ -190,6 +196,15 @@ def _colocated(node: Any) -> set[str]:
     return set()
   groups = [group.decode() for group in node.attr["_class"].list.s]
   return {g.removeprefix("loc:@") for g in groups if g.startswith("loc:@")}
+
+
+def ancestors(tensor: tf.Tensor) -> Iterable[str]:
+  """Returns the names of the tensor and of all it is computed from."""
+  graph: Any = tensor.graph
+  return reached(
+    [tensor.name],
+    lambda name: [t.name for t in graph.get_tensor_by_name(name).op.inputs],
+  )
 
 
 def assignments(graph: Any) -> list[tf.Operation]:

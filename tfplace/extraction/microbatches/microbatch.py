@@ -6,7 +6,7 @@ The losses and gradients of a microbatch are shares of those of the whole batch
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -21,7 +21,7 @@ from tfplace.core.microbatches import (
 )
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
-from tfplace.extraction.activations import rewrite
+from tfplace.extraction.activations import recompute
 from tfplace.extraction.microbatches import graph_copies, states
 from tfplace.extraction.microbatches.examine import (
   Findings,
@@ -34,42 +34,72 @@ from tfplace.extraction.microbatches.forward import (
   forward_and_backward,
 )
 from tfplace.extraction.microbatches.parts import Parts
-from tfplace.extraction.microbatches.sparse import SparseGradient, followed
-from tfplace.extraction.microbatches.whole_batch import Deferred, WholeBatch
+from tfplace.extraction.microbatches.sparse import followed
+from tfplace.extraction.microbatches.whole_batch import WholeBatch
 
 
-@dataclasses.dataclass
-class Traced:
-  """Trace of one microbatch's step; its tensors belong to its own graph."""
+class Copy(NamedTuple):
+  """Tensors of one microbatch, in the graph of the step or in its trace.
+
+  Attributes:
+    loss: its share of the loss.
+    gradients: its shares of the gradients of the trainable weights.
+    shown: its shares of the losses that metrics report.
+    statistics: handle and new value of each moving statistic.
+    states: index of a state -> its rows for the next batch.
+    arguments: tensors for each metric update of the whole batch.
+    totals: scalars whose sums over all microbatches are needed.
+  """
 
   loss: tf.Tensor
   gradients: list[Gradient]
-  whole: WholeBatch
-  graph: Any = None
-  data: list[tf.Tensor] = dataclasses.field(default_factory=list)
-  # Handle of a moving statistic -> the value assigned to it.
-  statistics: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
-  # Index of a state -> the rows left for the next batch.
-  states: dict[int, tf.Tensor] = dataclasses.field(default_factory=dict)
-  template: Any = None  # a graph_copies.GraphTemplate
+  shown: list[tf.Tensor]
+  statistics: list[tuple[tf.Tensor, tf.Tensor]]
+  states: dict[int, tf.Tensor]
+  arguments: list[list[tf.Tensor]]
+  totals: list[tf.Tensor]
 
   @property
-  def results(self) -> list[tf.Tensor]:
-    """Lists the tensors that copies must contain."""
-    tensors = [self.loss, *self.statistics.values(), *self.states.values()]
-    for gradient in self.gradients:
-      tensors += _components(gradient)
-    tensors += [tensor for _, tensor in self.whole.totals]
-    for update in self.whole.updates:
-      tensors += update.tensors
-    return tensors + [tensor for _, tensor in self.whole.shown]
+  def tensors(self) -> list[tf.Tensor]:
+    """Lists the tensors that the backward pass produces."""
+    return _tensors((self.loss, self.gradients))
+
+  def mapped(self, made: Mapping[str, tf.Tensor]) -> "Copy":
+    """Replaces each tensor by the one that `made` has for its name."""
+    return tf.nest.map_structure(
+      lambda t: made[t.name] if isinstance(t, tf.Tensor) else t,
+      self,
+      expand_composites=True,
+    )
+
+
+def _tensors(structure: Any) -> list[tf.Tensor]:
+  flat = tf.nest.flatten(structure, expand_composites=True)
+  return [value for value in flat if isinstance(value, tf.Tensor)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+  """Trace of one microbatch's step.
+
+  Attributes:
+    whole: the whole-batch context of the trace.
+    data: the inputs of its graph.
+    results: its tensors, all of the graph.
+    template: the graph.
+  """
+
+  whole: WholeBatch
+  data: Sequence[tf.Tensor]
+  results: Copy
+  template: graph_copies.GraphTemplate
 
   def inputs(self, tensors: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """Maps the name of each input to the tensor of this microbatch."""
     return {t.name: part for t, part in zip(self.data, tensors, strict=True)}
 
   def gated(
-    self, given: dict[str, tf.Tensor], earlier: "Copy"
+    self, given: dict[str, tf.Tensor], earlier: Copy
   ) -> dict[str, tf.Tensor]:
     """Delays the inputs until an earlier microbatch has ended."""
     with tf.control_dependencies(earlier.tensors):
@@ -77,69 +107,10 @@ class Traced:
     with tf.control_dependencies([ended]):
       return {t.name: tf.identity(given[t.name]) for t in self.data}
 
-  def copy(self, scope: str, given: dict[str, tf.Tensor]) -> "Copy":
+  def copy(self, scope: str, given: dict[str, tf.Tensor]) -> Copy:
     """Copies one more microbatch, except ops with results in `given`."""
     ops = {op for op in self.template.ops if f"{op}:0" not in given}
-    made = given | self.template.copy(scope, given, ops)
-    return Copy(
-      made[self.loss.name],
-      [_mapped(gradient, made) for gradient in self.gradients],
-      [(metric, made[value.name]) for metric, value in self.whole.shown],
-      {
-        made[name].name: (made[name], made[t.name])
-        for name, t in self.statistics.items()
-      },
-      {number: made[rows.name] for number, rows in self.states.items()},
-      [[made[t.name] for t in u.tensors] for u in self.whole.updates],
-      self.whole.updates,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Copy:
-  """One microbatch in the graph of the step.
-
-  Attributes:
-    loss: its share of the loss.
-    gradients: its shares of the gradients of the trainable weights.
-    shown: metrics that report losses, and this microbatch's shares.
-    statistics: handle name of a moving statistic -> its handle and new value.
-    states: index of a state -> its rows for the next batch.
-    arguments: tensors of this microbatch for each of `updates`.
-    updates: metric updates to make for the whole batch.
-  """
-
-  loss: tf.Tensor
-  gradients: list[Gradient]
-  shown: list[tuple[keras.Metric, tf.Tensor]]
-  statistics: dict[str, tuple[tf.Tensor, tf.Tensor]]
-  states: dict[int, tf.Tensor]
-  arguments: list[list[tf.Tensor]]
-  updates: Sequence[Deferred]
-
-  @property
-  def tensors(self) -> list[tf.Tensor]:
-    """Lists the tensors that the backward pass produces."""
-    found = [self.loss]
-    for gradient in self.gradients:
-      found += _components(gradient)
-    return found
-
-
-def _components(gradient: Gradient) -> list[tf.Tensor]:
-  if gradient is None:
-    return []
-  if isinstance(gradient, SparseGradient):
-    return gradient.tensors
-  return [gradient]
-
-
-def _mapped(gradient: Gradient, made: Mapping[str, tf.Tensor]) -> Gradient:
-  if gradient is None:
-    return None
-  if isinstance(gradient, SparseGradient):
-    return gradient.mapped(made)
-  return made[gradient.name]
+    return self.results.mapped(given | self.template.copy(scope, given, ops))
 
 
 def _trace(
@@ -151,10 +122,10 @@ def _trace(
   config: MicrobatchConfig,
 ) -> Traced:
   inputs = parts.inputs(index)
-  results: list[Traced] = []
+  traced: list[Any] = []
 
   def microbatch_step(*tensors: tf.Tensor) -> None:
-    (x, y, weight), rows, present = parts.structured(tensors)
+    data, rows, present = parts.structured(tensors)
     size = tensors[0].shape[0]
     if size is None:
       size = tf.shape(tensors[0])[0]
@@ -168,43 +139,36 @@ def _trace(
       findings.deferred,
     )
     cut = states.cut(model, parts.states, rows)
-    rewriting = rewrite.applied(model, config)
-    with whole.metrics_kept(), cut as assigned, rewriting:
-      results.append(_microbatch(whole, x, y, weight, forward))
-    results[-1].states = assigned
+    rewriting = recompute.applied(model, config)
+    with whole.metrics_kept(), cut as assigned, rewriting, whole.reductions():
+      loss, gradients = forward_and_backward(model, data, forward, whole.share)
+    traced[:] = whole, loss, gradients, assigned
 
   specs = [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
   function = tf.function(microbatch_step, jit_compile=False, autograph=False)
   concrete = function.get_concrete_function(*specs)
-  traced = results[-1]
-  traced.graph, traced.data = (
-    concrete.graph,
-    list(concrete.inputs[: len(specs)]),
+  whole, loss, gradients, rows = traced
+  data = list(concrete.inputs[: len(specs)])
+  names = {tensor.name for tensor in data}
+  assigned = _statistics(model, concrete.graph)
+  results = Copy(
+    loss,
+    [
+      followed(gradient, findings.lookups, names)
+      if isinstance(gradient, tf.IndexedSlices)
+      else gradient
+      for gradient in gradients
+    ],
+    [share for _, share in whole.shown],
+    [(op.inputs[0], op.inputs[1]) for op in assigned],
+    rows,
+    [update.tensors for update in whole.updates],
+    [total for _, total in whole.totals],
   )
-  names = {tensor.name for tensor in traced.data}
-  traced.gradients = [
-    followed(gradient, findings.lookups, names)
-    if isinstance(gradient, tf.IndexedSlices)
-    else gradient
-    for gradient in traced.gradients
-  ]
-  assigned = _statistics(model, traced.graph)
-  traced.statistics = {op.inputs[0].name: op.inputs[1] for op in assigned}
-  traced.template = graph_copies.GraphTemplate(
-    traced.graph, traced.results, {op.name for op in assigned}
+  template = graph_copies.GraphTemplate(
+    concrete.graph, _tensors(results), {op.name for op in assigned}
   )
-  return traced
-
-
-def _microbatch(
-  whole: WholeBatch, x: Any, y: Any, weight: Any, forward: Forward | None
-) -> Traced:
-  model = whole.model
-  with whole.reductions():
-    loss, gradients = forward_and_backward(
-      model, (x, y, weight), forward, whole.share
-    )
-  return Traced(loss, gradients, whole)
+  return Traced(whole, data, results, template)
 
 
 def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
@@ -242,8 +206,11 @@ def microbatches(
   parts: Parts,
   config: MicrobatchConfig,
   forward: Forward | None = None,
-) -> list[Copy]:
-  """Builds the microbatches in the current graph, each in its own scope."""
+) -> tuple[list[Copy], WholeBatch]:
+  """Builds the microbatches in the current graph, each in its own scope.
+
+  Also returns the whole-batch context of one of their traces.
+  """
   parts, steps = _traced(model, parts, config, forward)
   values: dict[str, tf.Tensor] = {}
   given = []
@@ -259,8 +226,11 @@ def microbatches(
       with tf.name_scope(_batch_scope(index)):
         given[index] |= step.gated(given[index], copies[before])
     copies.append(step.copy(f"{SCOPE}{index}/", given[index]))
-  _keep_states(parts, copies)
-  return copies
+  for number, variable in enumerate(parts.states):
+    with tf.name_scope(f"keep/{variable.path}/"):
+      rows = tf.concat([copy.states[number] for copy in copies], 0)
+      variable.assign(rows)
+  return copies, steps[0].whole
 
 
 def _batch_scope(index: int, config: MicrobatchConfig = WHOLE) -> str:
@@ -277,22 +247,15 @@ def _add_totals(
   """Copies the ops that count for the whole batch, and adds up their counts."""
   counts = []
   for index, (step, known) in enumerate(zip(steps, given, strict=True)):
-    mine = [tensor for _, tensor in step.whole.totals]
-    ops = step.template.needed_by(tensor.op for tensor in mine)
+    totals = step.results.totals
+    ops = step.template.needed_by(tensor.op for tensor in totals)
     if ops:
       known.update(step.template.copy(f"{SCOPE}{index}/", known, ops))
-    counts.append([known[tensor.name] for tensor in mine])
+    counts.append([known[tensor.name] for tensor in totals])
   for number, column in enumerate(zip(*counts, strict=True)):
     total = tf.add_n(column, name=f"whole_batch_{number}")
     for step, known in zip(steps, given, strict=True):
       known[step.whole.totals[number][0].name] = total
-
-
-def _keep_states(parts: Parts, copies: Sequence[Copy]) -> None:
-  for number, variable in enumerate(parts.states):
-    with tf.name_scope(f"keep/{variable.path}/"):
-      rows = tf.concat([copy.states[number] for copy in copies], 0)
-      variable.assign(rows)
 
 
 def _traced(

@@ -26,7 +26,10 @@ from tfplace.extraction.microbatches.forward import Forward, Gradient
 from tfplace.extraction.microbatches.microbatch import Copy, microbatches
 from tfplace.extraction.microbatches.parts import Parts
 from tfplace.extraction.microbatches.sparse import SparseGradient, added
-from tfplace.extraction.microbatches.whole_batch import check_losses
+from tfplace.extraction.microbatches.whole_batch import (
+  WholeBatch,
+  check_losses,
+)
 
 # Tracing microbatches temporarily modifies layers and metrics, which other
 # models may share.
@@ -84,7 +87,7 @@ def gradients(
   """
   parts = Parts(data, config.count, sizes=config.sizes)
   with _TRACING:
-    copies = microbatches(model, parts, config, forward)
+    copies, whole = microbatches(model, parts, config, forward)
   found = [
     _sum(variable, [copy.gradients[i] for copy in copies], config)
     for i, variable in enumerate(model.trainable_weights)
@@ -94,8 +97,8 @@ def gradients(
     loss, found = _regularized(model, loss, found, config)
   _assign_means(copies, parts)
   model._loss_tracker.update_state(loss, sample_weight=parts.examples)
-  _show_losses(copies, parts)
-  _update_deferred(copies, parts)
+  _show_losses(copies, whole, parts)
+  _update_deferred(copies, whole, parts)
   return loss, found
 
 
@@ -230,16 +233,19 @@ def _regularized(
   ]
 
 
-def _show_losses(copies: Sequence[Copy], parts: Parts) -> None:
+def _show_losses(
+  copies: Sequence[Copy], whole: WholeBatch, parts: Parts
+) -> None:
   """Updates the metrics of single losses as Keras' `CompileLoss` does."""
-  for column in zip(*(copy.shown for copy in copies), strict=True):
-    metric = column[0][0]
-    value = tf.add_n([share for _, share in column])
+  for number, (metric, _) in enumerate(whole.shown):
+    value = tf.add_n([copy.shown[number] for copy in copies])
     metric.update_state(value, parts.examples if parts.is_known else None)
 
 
-def _update_deferred(copies: Sequence[Copy], parts: Parts) -> None:
-  for number, update in enumerate(copies[0].updates):
+def _update_deferred(
+  copies: Sequence[Copy], whole: WholeBatch, parts: Parts
+) -> None:
+  for number, update in enumerate(whole.updates):
     with tf.name_scope(f"whole_batch/{update.metric.name}/"):
       columns = zip(*(copy.arguments[number] for copy in copies), strict=True)
       update.update([_joined(column, parts) for column in columns])
@@ -259,8 +265,8 @@ def _assign_means(copies: Sequence[Copy], parts: Parts) -> None:
 
   Microbatches of given sizes count by their examples.
   """
-  for name, (handle, _) in copies[0].statistics.items():
-    values = [copy.statistics[name][1] for copy in copies]
+  for number, (handle, _) in enumerate(copies[0].statistics):
+    values = [copy.statistics[number][1] for copy in copies]
     count: Any = len(values)
     if parts.sizes is not None:  # The mean over examples, not microbatches.
       dtype, count = values[0].dtype, parts.examples

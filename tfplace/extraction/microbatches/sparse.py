@@ -6,18 +6,18 @@ slices as the whole step. Slices of lookups by example are concatenated. Slices
 of lookups that are the same in every microbatch (such as positions) are added.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
+from tfplace.extraction.microbatches.graph_copies import ancestors
 
 _PASSES_INDICES = ("Reshape", "Identity", "Cast", "ExpandDims", "Squeeze")
 
 
-@dataclasses.dataclass(frozen=True)
-class SparseGradient:
+class SparseGradient(NamedTuple):
   """Gradient of a variable that only lookups read.
 
   Attributes:
@@ -27,28 +27,6 @@ class SparseGradient:
 
   lookups: tuple[tf.IndexedSlices, ...]
   of_batch: tuple[bool, ...]
-
-  @property
-  def tensors(self) -> list[tf.Tensor]:
-    """Lists all tensors of the slices."""
-    found = []
-    for part in self.lookups:
-      found += [part.values, part.indices]
-      if part.dense_shape is not None:
-        found.append(part.dense_shape)
-    return found
-
-  def mapped(self, made: Mapping[str, tf.Tensor]) -> "SparseGradient":
-    """Replaces each tensor by the one that `made` has for its name."""
-    parts = [
-      tf.IndexedSlices(
-        made[part.values.name],
-        made[part.indices.name],
-        None if part.dense_shape is None else made[part.dense_shape.name],
-      )
-      for part in self.lookups
-    ]
-    return SparseGradient(tuple(parts), self.of_batch)
 
 
 def followed(
@@ -94,19 +72,13 @@ def _is_of_batch(
     tensor = tensor.op.inputs[0]
   if tensor.name in lookups:
     return lookups[tensor.name]
-  waiting, seen = [tensor], set()
-  while waiting:
-    current = waiting.pop()
-    if current.name in batch:
-      raise ExtractionError(
-        f"the sparse gradient {indices.name!r} cannot be split: its lookup is"
-        " in a function or a loop of its own, so that its indices cannot be"
-        " followed: look up outside of it",
-        op=indices.op.name,
-      )
-    if current.name not in seen:
-      seen.add(current.name)
-      waiting += list(current.op.inputs)
+  if any(name in batch for name in ancestors(tensor)):
+    raise ExtractionError(
+      f"the sparse gradient {indices.name!r} cannot be split: its lookup is"
+      " in a function or a loop of its own, so that its indices cannot be"
+      " followed: look up outside of it",
+      op=indices.op.name,
+    )
   return False
 
 

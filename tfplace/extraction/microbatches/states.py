@@ -9,6 +9,7 @@ on a slice of the batch unless they are sliced, too.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -54,48 +55,29 @@ def cut(
     Index of a variable -> the rows last assigned to it.
   """
   assigned: dict[int, tf.Tensor] = {}
-  with contextlib.ExitStack() as stack:
+  layers = _stateful(model) if variables else []
+  kept = [(variable._value, variable._shape) for variable in variables]
+  sizes = [layer._expected_batch_size for layer in layers]
+
+  def assign(number: int, value: tf.Tensor) -> None:
+    cast = tf.cast(value, rows[number].dtype)
+    assigned[number] = variables[number]._value = cast
+
+  try:
     for number, (variable, part) in enumerate(
       zip(variables, rows, strict=True)
     ):
-      stack.enter_context(_instead(variable, part, number, assigned))
-    if variables:
-      stack.enter_context(_batch_size_of_loops(model, rows[0].shape[0]))
-    yield assigned
-
-
-@contextlib.contextmanager
-def _instead(
-  variable: keras.Variable,
-  rows: tf.Tensor,
-  number: int,
-  assigned: dict[int, tf.Tensor],
-) -> Iterator[None]:
-  kept = variable._value, variable._shape
-
-  def assign(value: tf.Tensor) -> None:
-    assigned[number] = variable._value = tf.cast(value, rows.dtype)
-
-  variable._value, variable._shape = rows, tuple(rows.shape)
-  variable._direct_assign = assign
-  try:
-    yield
-  finally:
-    variable._value, variable._shape = kept
-    del variable._direct_assign
-
-
-@contextlib.contextmanager
-def _batch_size_of_loops(model: keras.Model, size: int) -> Iterator[None]:
-  layers = _stateful(model)
-  kept = [layer._expected_batch_size for layer in layers]
-  try:
+      variable._value, variable._shape = part, tuple(part.shape)
+      variable._direct_assign = functools.partial(assign, number)
     for layer in layers:
-      layer._expected_batch_size = size
-    yield
+      layer._expected_batch_size = rows[0].shape[0]
+    yield assigned
   finally:
-    for layer, before in zip(layers, kept, strict=True):
-      layer._expected_batch_size = before
+    for variable, (value, shape) in zip(variables, kept, strict=True):
+      variable._value, variable._shape = value, shape
+      del variable._direct_assign
+    for layer, size in zip(layers, sizes, strict=True):
+      layer._expected_batch_size = size
 
 
 def _stateful(model: keras.Model) -> list[keras.layers.RNN]:

@@ -10,6 +10,7 @@ as HDF5 datasets of plain bytes. A file that unpacks to many times its size, or
 whose weights are in another file, is therefore hostile.
 """
 
+import graphlib
 import os
 import re
 import zipfile
@@ -144,53 +145,49 @@ def check_calls(graph_def: tf.compat.v1.GraphDef) -> None:
       `MAX_DEPTH`; or the graph or a function exceeds `MAX_INLINED_NODES` nodes
       with its calls inlined.
   """
-  tree = _CallTree(graph_def)
-  for name in tree.functions:
-    tree.size_of(name)
-  tree.total(graph_def.node, "the graph")
+  functions = node_lib.functions_of(graph_def)
+  gradients = {
+    g.function_name: g.gradient_func for g in graph_def.library.gradient
+  }
 
-
-class _CallTree:
-  def __init__(self, graph_def: tf.compat.v1.GraphDef) -> None:
-    self.functions = node_lib.functions_of(graph_def)
-    self._gradients = {
-      g.function_name: g.gradient_func for g in graph_def.library.gradient
-    }
-    self._sizes: dict[str, int] = {}  # with all calls inlined
-    self._entered: list[str] = []
-
-  def size_of(self, name: str) -> int:
-    """Counts the nodes of a function; 0 if there is no such function."""
-    if name in self._sizes or name not in self.functions:
-      return self._sizes.get(name, 0)
-    if name in self._entered:
-      raise ExtractionError(
-        f"function {name[:80]!a} is recursive: it calls itself"
-      )
-    if len(self._entered) >= MAX_DEPTH:
-      raise ExtractionError(
-        f"function {self._entered[0][:80]!a} has calls that are nested deeper"
-        f" than {MAX_DEPTH}"
-      )
-    self._entered.append(name)
-    body = self.functions[name].node_def
-    self._sizes[name] = self.total(body, f"function {name[:80]!a}")
-    self._entered.pop()
-    return self._sizes[name]
-
-  def total(self, nodes: Iterable[node_lib.NodeDef], what: str) -> int:
-    size = 0
+  def called(nodes: Iterable[node_lib.NodeDef]) -> list[str]:
+    names = []
     for node in nodes:
-      names = node_lib.called_functions(node)
+      own = node_lib.called_functions(node)
       if node.op == "SymbolicGradient":
-        names += [self._gradients[n] for n in names if n in self._gradients]
-      size += 1 + sum(map(self.size_of, names))
-    if size > MAX_INLINED_NODES:
+        own += [gradients[name] for name in own if name in gradients]
+      names += [name for name in own if name in functions]
+    return names
+
+  calls = {name: called(f.node_def) for name, f in functions.items()}
+  try:
+    order = [*graphlib.TopologicalSorter(calls).static_order()]
+  except graphlib.CycleError as error:
+    raise ExtractionError(
+      f"function {error.args[1][0][:80]!a} is recursive: it calls itself"
+    ) from None
+  sizes: dict[str, int] = {}  # with all calls inlined
+  depths: dict[str, int] = {}
+  for name in order:
+    depths[name] = 1 + max((depths[n] for n in calls[name]), default=0)
+    if depths[name] > MAX_DEPTH:
       raise ExtractionError(
-        f"with its functions inlined {what} has {size} nodes, more than the"
-        f" {MAX_INLINED_NODES} that are accepted"
+        f"function {name[:80]!a} has calls that are nested deeper than"
+        f" {MAX_DEPTH}"
       )
-    return size
+    sizes[name] = len(functions[name].node_def)
+    sizes[name] += sum(sizes[n] for n in calls[name])
+    _check_size(sizes[name], f"function {name[:80]!a}")
+  total = len(graph_def.node) + sum(sizes[n] for n in called(graph_def.node))
+  _check_size(total, "the graph")
+
+
+def _check_size(size: int, what: str) -> None:
+  if size > MAX_INLINED_NODES:
+    raise ExtractionError(
+      f"with its functions inlined {what} has {size} nodes, more than the"
+      f" {MAX_INLINED_NODES} that are accepted"
+    )
 
 
 def check_keras_file(path: str) -> None:

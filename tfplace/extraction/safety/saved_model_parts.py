@@ -10,7 +10,7 @@ reads a file of the model, wherever the model is stored.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -52,7 +52,7 @@ def _keep_functions(graph_def: Any, roots: Iterable[str]) -> None:
   calls = {name: _called_by(f.node_def) for name, f in functions.items()}
   for gradient in library.gradient:
     calls.setdefault(gradient.function_name, []).append(gradient.gradient_func)
-  kept = _reached(start, calls)
+  kept = nodes.reached(start, lambda name: calls.get(name, ()))
   del library.function[:]
   library.function.extend(f for name, f in functions.items() if name in kept)
   _keep(library.gradient, lambda g: g.function_name in kept)
@@ -82,14 +82,15 @@ def cut_saving(meta_graph: Any, where: str) -> None:
     node.name: [nodes.split_tensor(text)[0] for text in node.input]
     for node in graph_def.node
   }
-  needed = _reached(
-    (nodes.split_tensor(t)[0] for t in _tensors(meta_graph)), producers
+  needed = nodes.reached(
+    (nodes.split_tensor(t)[0] for t in _tensors(meta_graph)),
+    lambda name: producers.get(name, ()),
   )
   for name, node in saving.items():
     if name in needed:
       alone = tf.compat.v1.GraphDef(node=[node])
       side_effects.refuse(side_effects.first(alone, lambda *_: True), where)
-  gone = _reached(saving, _reversed(producers))
+  gone = _leading_to(saving, producers)
   _keep(graph_def.node, lambda node: node.name not in gone)
   _keep_functions(graph_def, ())
 
@@ -103,28 +104,18 @@ def _saving_functions(functions: Iterable[Any]) -> set[str]:
     for f in functions
     if any(_SAVE.fullmatch(node.op) for node in f.node_def)
   ]
-  return _reached(saving, _reversed(called))
+  return set(_leading_to(saving, called))
 
 
-def _reversed(edges: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-  result: dict[str, list[str]] = {}
-  for source, targets in edges.items():
-    for target in targets:
-      result.setdefault(target, []).append(source)
-  return result
-
-
-def _reached(
-  start: Iterable[str], edges: Mapping[str, Iterable[str]]
-) -> set[str]:
-  queue = list(start)
-  reached = set(queue)
-  for name in queue:  # the list grows during the loop
-    for target in edges.get(name, ()):
-      if target not in reached:
-        reached.add(target)
-        queue.append(target)
-  return reached
+def _leading_to(
+  targets: Iterable[str], edges: Mapping[str, Iterable[str]]
+) -> Collection[str]:
+  """Returns the targets and everything that leads to them."""
+  sources: dict[str, list[str]] = {}
+  for source, ends in edges.items():
+    for end in ends:
+      sources.setdefault(end, []).append(source)
+  return nodes.reached(targets, lambda name: sources.get(name, ()))
 
 
 def _tensors(meta_graph: Any) -> set[str]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfplace.extraction.microbatches.batch_axis.registry import RULES
 from tfplace.extraction.microbatches.batch_axis.values import (
   FIXED,
+  RULES,
   SIZED,
   Fixed,
   Mixed,
@@ -92,7 +92,14 @@ def follow(
   """
   found: dict[str, Value] = {}
   twins: dict[str, str] = {}  # tensor of the second graph -> of the first
-  for one, other in _aligned(first, second, sizes):
+  pairs = _aligned(first, second)
+  if pairs is None:
+    counts = (len(graph.get_operations()) for graph in (first, second))
+    raise Mixes(
+      f"is traced as {next(counts)} ops for {sizes[0]} examples, and as"
+      f" {next(counts)} others for {sizes[1]}"
+    )
+  for one, other in pairs:
     if other is None:
       values: Sequence[Value] = [Mixed(one.name, one.type, _SOME_SIZES)]
     elif one.type in _INPUTS:
@@ -130,31 +137,25 @@ def have_same_ops(first: tf.Graph, second: tf.Graph) -> bool:
   Constants and fills are ignored, because TensorFlow folds small fills
   (`zeros_like`) into constants, but not the larger fills of the other trace.
   """
-  ops = first.get_operations(), second.get_operations()
-  if _types(ops[0]) == _types(ops[1]):
-    return True
-  rest = [[op for op in one if not _is_filled(op)] for one in ops]
-  return _types(rest[0]) == _types(rest[1])
+  return _aligned(first, second) is not None
 
 
 def _aligned(
-  first: tf.Graph, second: tf.Graph, sizes: tuple[int, int]
-) -> list[tuple[tf.Operation, tf.Operation | None]]:
+  first: tf.Graph, second: tf.Graph
+) -> list[tuple[tf.Operation, tf.Operation | None]] | None:
   """Pairs the ops of two traces, in the order of the first.
 
   If the traces differ, constants and fills are paired by name and other ops by
-  order. Raises Mixes if other ops differ.
+  order. Returns None if other ops differ.
   """
   ops = first.get_operations(), second.get_operations()
   if _types(ops[0]) == _types(ops[1]):
     return list(zip(*ops, strict=True))
-  if not have_same_ops(first, second):
-    raise Mixes(
-      f"is traced as {len(ops[0])} ops for {sizes[0]} examples, and as"
-      f" {len(ops[1])} others for {sizes[1]}"
-    )
+  rest = [[op for op in one if not _is_filled(op)] for one in ops]
+  if _types(rest[0]) != _types(rest[1]):
+    return None
   filled = {op.name: op for op in ops[1] if _is_filled(op)}
-  others = (op for op in ops[1] if not _is_filled(op))
+  others = iter(rest[1])
   return [
     (op, filled.get(op.name) if _is_filled(op) else next(others))
     for op in ops[0]
@@ -299,7 +300,7 @@ def _evaluated(op: OpPair) -> Value | None:
   if any(value is None for value in values):
     return None
   try:
-    return _of_constants(values[0], values[1], op.sizes)
+    return _of_constant(op)
   except Mixes:
     return None
 
@@ -308,12 +309,6 @@ def _of_constant(op: OpPair) -> Value:
   first, second = (
     static_value(one.outputs[0]) for one in (op.first, op.second)
   )
-  return _of_constants(first, second, op.sizes)
-
-
-def _of_constants(
-  first: np.ndarray, second: np.ndarray, sizes: tuple[int, int]
-) -> Value:
   if _is_same(first, second):
     return FIXED
   if first.shape == second.shape:
@@ -326,7 +321,7 @@ def _of_constants(
     raise Mixes("is a constant with an entry for each pair of examples")
   (axis,) = axes
   return _of_entries(
-    np.moveaxis(first, axis, 0), np.moveaxis(second, axis, 0), axis, sizes
+    np.moveaxis(first, axis, 0), np.moveaxis(second, axis, 0), axis, op.sizes
   )
 
 

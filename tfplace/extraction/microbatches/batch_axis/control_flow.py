@@ -8,12 +8,9 @@ from tensorflow.python.framework import function_def_to_graph
 from tensorflow.python.ops import cond_v2, while_v2
 
 from tfplace.extraction.microbatches.batch_axis import analysis
-from tfplace.extraction.microbatches.batch_axis.registry import (
-  RULES,
-  rule,
-)
 from tfplace.extraction.microbatches.batch_axis.values import (
   FIXED,
+  RULES,
   Fixed,
   Mixed,
   Mixes,
@@ -23,6 +20,7 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   TensorList,
   Value,
   merge,
+  rule,
 )
 
 _MOST_ROUNDS = 10  # iterations in which a loop's values must converge

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
+  AGGREGATE,
+  COUNT,
   FIXED,
   SIZED,
   Fixed,
@@ -15,6 +16,7 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   State,
   Value,
   join,
+  rule,
 )
 
 _COPIES = (
@@ -48,6 +50,7 @@ _BINARY = (
 _SUMS = ("Add", "AddV2", "Sub", "AddN", "AccumulateNV2")
 
 
+@rule(*_UNARY, *_BINARY)
 def broadcast(op: OpPair, inputs: Sequence[Value]) -> Value:
   """Joins the rows of tensors that are broadcast against each other."""
   rank = op.out_rank()
@@ -57,19 +60,14 @@ def broadcast(op: OpPair, inputs: Sequence[Value]) -> Value:
       axis = value.axis + rank - op.in_rank(index)
       rows.append(value.plain(axis))
     elif isinstance(value, Sized):
-      raise Mixes("computes with the number of examples in the batch")
+      raise Mixes(COUNT)
     elif not isinstance(value, Fixed):
-      raise Mixes("computes with a sum or mean over the examples of the batch")
+      raise Mixes(AGGREGATE)
   return join(rows) if rows else FIXED
 
 
-@rule(*_COPIES)
-def _copy(op: OpPair, inputs: list[Value]) -> Value:
-  return inputs[0]
-
-
-@rule("IdentityN")
-def _copies(op: OpPair, inputs: list[Value]) -> list[Value]:
+@rule("IdentityN", *_COPIES)
+def _copy(op: OpPair, inputs: list[Value]) -> list[Value]:
   return inputs
 
 
@@ -85,11 +83,6 @@ def _cast(op: OpPair, inputs: list[Value]) -> Value:
 def _negated(op: OpPair, inputs: list[Value]) -> Value:
   (value,) = inputs
   return value if isinstance(value, Reduced) else broadcast(op, inputs)
-
-
-@rule(*_UNARY, *_BINARY)
-def _entries(op: OpPair, inputs: list[Value]) -> Value:
-  return broadcast(op, inputs)
 
 
 @rule("Select")
@@ -122,7 +115,7 @@ def _sum(op: OpPair, inputs: list[Value]) -> Value:
   if kinds <= {"mean", "fixed"}:
     return Reduced("mean")
   if any(isinstance(value, Rows) for value in inputs):
-    raise Mixes("computes with a sum or mean over the examples of the batch")
+    raise Mixes(AGGREGATE)
   raise Mixes("adds a sum over examples and something that is none")
 
 
@@ -140,11 +133,12 @@ def _kind(op: OpPair, index: int, value: Value) -> str:
 def _accumulated(op: OpPair, inputs: list[Value]) -> Value:
   """Returns the value of a metric variable after adding sums over examples."""
   states = [value for value in inputs if isinstance(value, State)]
-  if len(states) != 1 or (op.type == "Sub" and states[0] is not inputs[0]):
+  is_sum = len(states) == 1 and (op.type != "Sub" or states[0] is inputs[0])
+  if not is_sum or not all(
+    value is states[0] or is_additive(op, index, value)
+    for index, value in enumerate(inputs)
+  ):
     raise Mixes("accumulates over batches something that is no sum")
-  for index, value in enumerate(inputs):
-    if value is not states[0] and not is_additive(op, index, value):
-      raise Mixes("accumulates over batches something that is no sum")
   return State(states[0].name, added=True)
 
 
@@ -181,7 +175,7 @@ def _scaled(op: OpPair, inputs: list[Value]) -> Value:
         return Reduced("sum")
       if op.type != "Mul" and kind == "sum":
         return Reduced("mean")
-  raise Mixes("computes with a sum or mean over the examples of the batch")
+  raise Mixes(AGGREGATE)
 
 
 @rule("ZerosLike", "OnesLike")

@@ -1,14 +1,19 @@
 """Rules for ops that move entries: reshapes, slices, concatenations, tiles."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
+  AGGREGATE,
+  COMBINES,
+  COUNT,
   FIXED,
+  FOREIGN,
+  NUMBERS,
   SIZED,
   Fixed,
   Mixes,
@@ -17,8 +22,11 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   Rows,
   Sized,
   Value,
+  check_fixed,
   join,
+  rows_in,
   rows_of,
+  rule,
 )
 
 Shapes = tuple[list[int], list[int]]
@@ -29,18 +37,12 @@ def _varying(shapes: Shapes) -> list[int]:
   return [axis for axis, (first, second) in pairs if first != second]
 
 
-def _rows(value: Value) -> Rows:
-  if isinstance(value, Rows):
-    return value
-  raise Mixes("computes with the number of examples in the batch")
-
-
 @rule("Reshape")
 def _reshape(op: OpPair, inputs: list[Value]) -> Value:
   value = inputs[0]
   if isinstance(value, (Reduced, Sized, Fixed)):
     return value
-  rows = _rows(value)
+  rows = rows_in(value, COUNT)
   before, after = op.in_shapes(0)[0], op.out_shapes()[0]
   axes = _varying(op.out_shapes())
   if len(axes) != 1:
@@ -76,40 +78,37 @@ def _splits(rows: Rows, count: int) -> list[tuple[int, int]]:
 
 @rule("Transpose", "ConjugateTranspose")
 def _transpose(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   order = op.axes(1, op.in_rank(0))
-  axis = order.index(rows.axis)
-  return Rows(axis, rows.outer, rows.inner, rows.uniform, rows.position)
+  return rows.moved(order.index(rows.axis))
 
 
 @rule("ExpandDims")
 def _expand(op: OpPair, inputs: list[Value]) -> Value:
   if isinstance(inputs[0], Reduced):
     return inputs[0]
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   (new,) = op.axes(1, op.in_rank(0) + 1)
-  axis = rows.axis + (new <= rows.axis)
-  return Rows(axis, rows.outer, rows.inner, rows.uniform, rows.position)
+  return rows.moved(rows.axis + (new <= rows.axis))
 
 
 @rule("Squeeze")
 def _squeeze(op: OpPair, inputs: list[Value]) -> Value:
   if isinstance(inputs[0], Reduced):
     return inputs[0]
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   shape, rank = op.in_shapes(0)[0], op.in_rank(0)
   gone = [axis % rank for axis in op.attr("squeeze_dims")]
   gone = gone or [i for i, length in enumerate(shape) if length == 1]
-  axis = rows.axis - sum(g < rows.axis for g in gone)
-  return Rows(axis, rows.outer, rows.inner, rows.uniform, rows.position)
+  return rows.moved(rows.axis - sum(g < rows.axis for g in gone))
 
 
 @rule("Bitcast")
 def _bitcast(op: OpPair, inputs: list[Value]) -> Value:
   """Merging entries removes the last axis, so it must not be the batch axis."""
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   if op.out_rank() < op.in_rank(0) and rows.axis == op.in_rank(0) - 1:
-    raise Mixes("combines the examples of the batch")
+    raise Mixes(COMBINES)
   return rows.plain()
 
 
@@ -121,7 +120,7 @@ def _pack(op: OpPair, inputs: list[Value]) -> Value:
       return Reduced(kinds.pop())
     raise Mixes("joins a sum over examples and something that is none")
   new = op.attr("axis") % op.out_rank()
-  rows = join([_rows(value) for value in inputs])
+  rows = join([rows_in(value, COUNT) for value in inputs])
   axis = rows.axis + (new <= rows.axis)
   column = None
   if new == op.out_rank() - 1:
@@ -137,13 +136,13 @@ def _only_position(inputs: Sequence[Value]) -> int | None:
     if isinstance(value, Rows) and value.position
   ]
   if len(found) > 1:
-    raise Mixes("numbers the examples of the batch")
+    raise Mixes(NUMBERS)
   return found[0] if found else None
 
 
 @rule("Unpack")
 def _unpack(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   gone = op.attr("axis") % op.in_rank(0)
   if gone == rows.axis:
     raise Mixes("takes the examples of the batch apart")
@@ -156,8 +155,8 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
   rank = op.out_rank()
   (axis,) = op.axes(len(values), rank)
   if any(isinstance(v, Fixed) for v in values):
-    raise Mixes("adds rows to the batch that are of no example")
-  rows = [_rows(value) for value in values]
+    raise Mixes(FOREIGN)
+  rows = [rows_in(value, COUNT) for value in values]
   if rows[0].axis != axis:
     joined = join(rows)
     column = None
@@ -170,7 +169,7 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
         if value.column is not None or (value.position and length == 1)
       ]
       if len(numbers) > 1:
-        raise Mixes("numbers the examples of the batch")
+        raise Mixes(NUMBERS)
       column = numbers[0] if numbers else None
     return Rows(
       joined.axis, joined.outer, joined.inner, joined.uniform, column=column
@@ -190,7 +189,7 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
 @rule("Split", "SplitV")
 def _split(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
   at, axis_at = (1, 0) if op.type == "Split" else (0, 2)
-  rows = _rows(inputs[at])
+  rows = rows_in(inputs[at], COUNT)
   (axis,) = op.axes(axis_at, op.in_rank(at))
   if axis != rows.axis:
     return rows.plain()
@@ -213,17 +212,16 @@ def _selected(
   new_axis: int,
   parts: Sequence[slice | np.ndarray],
 ) -> Value:
-  found = []
-  for shape, size, part in zip(
-    op.in_shapes(index), op.sizes, parts, strict=True
-  ):
-    entries = np.arange(shape[axis])[part]
-    found.append((entries, size))
+  taken = [
+    np.arange(shape[axis])[part]
+    for shape, part in zip(op.in_shapes(index), parts, strict=True)
+  ]
+  found = list(zip(taken, op.sizes, strict=True))
   if rows.uniform:
-    lengths = [len(entries) for entries, _ in found]
+    lengths = [len(entries) for entries in taken]
     if lengths[0] == lengths[1]:
       return FIXED
-    if all(n % size == 0 for n, (_, size) in zip(lengths, found, strict=True)):
+    if all(len(entries) % size == 0 for entries, size in found):
       return Rows(new_axis, 1, lengths[0] // op.sizes[0], uniform=True)
   results = {
     rows_of(entries // rows.inner % size, size, new_axis)
@@ -237,11 +235,11 @@ def _selected(
 
 @rule("Slice")
 def _slice(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   before, after = op.in_shapes(0), op.out_shapes()
   axis = rows.axis
   if [s[axis] for s in before] == [s[axis] for s in after]:
-    return Rows(axis, rows.outer, rows.inner, rows.uniform, rows.position)
+    return rows.moved(axis)
   begins = op.constants(1)
   if begins[0] is None or begins[1] is None:
     raise Mixes("takes examples of the batch that depend on data")
@@ -254,7 +252,7 @@ def _slice(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("StridedSlice")
 def _strided_slice(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   parts, axes = [], set()
   for which, shape in enumerate(op.in_shapes(0)):
     spec = _slice_spec(op, which, len(shape))
@@ -313,7 +311,7 @@ def _tile(op: OpPair, inputs: list[Value]) -> Value:
   value = inputs[0]
   if isinstance(value, Fixed):
     return made(op, op.in_shapes(0))
-  rows = _rows(value)
+  rows = rows_in(value, COUNT)
   if _varying(op.out_shapes()) != [rows.axis]:
     raise Mixes("repeats each example for every other")
   before, after = op.in_shapes(0), op.out_shapes()
@@ -323,7 +321,7 @@ def _tile(op: OpPair, inputs: list[Value]) -> Value:
   if times[0] != times[1]:
     raise Mixes("repeats the batch once for each of its examples")
   outer = rows.outer * times[0]
-  return Rows(rows.axis, outer, rows.inner, rows.uniform, rows.position)
+  return dataclasses.replace(rows, outer=outer, column=None)
 
 
 @rule("BroadcastTo")
@@ -335,12 +333,12 @@ def _broadcast_to(op: OpPair, inputs: list[Value]) -> Value:
     first, second = shapes
     return made(op, ([1] * missing + first, [1] * missing + second))
   if isinstance(value, Reduced):
-    raise Mixes("computes with a sum or mean over the examples of the batch")
-  rows = _rows(value)
+    raise Mixes(AGGREGATE)
+  rows = rows_in(value, COUNT)
   axis = rows.axis + missing
   if _varying(op.out_shapes()) != [axis]:
     raise Mixes("repeats each example for every other")
-  return Rows(axis, rows.outer, rows.inner, rows.uniform, rows.position)
+  return rows.moved(axis)
 
 
 def made(op: OpPair, before: Shapes | None = None) -> Value:
@@ -368,15 +366,9 @@ def made(op: OpPair, before: Shapes | None = None) -> Value:
   return Rows(axis, 1, count)
 
 
-@rule("Fill")
+@rule("Fill", "Empty")
 def _fill(op: OpPair, inputs: list[Value]) -> Value:
-  if inputs[1] != FIXED:
-    raise Mixes("computes with the number of examples in the batch")
-  return made(op)
-
-
-@rule("Empty")
-def _empty(op: OpPair, inputs: list[Value]) -> Value:
+  check_fixed(inputs[1:], COUNT)
   return made(op)
 
 
@@ -399,40 +391,39 @@ def _random(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("Multinomial", "StatelessMultinomial")
 def _sampled(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   if rows.axis or any(value != FIXED for value in inputs[1:]):
-    raise Mixes("combines the examples of the batch")
+    raise Mixes(COMBINES)
   return rows.plain()
 
 
 @rule("Pad", "PadV2", "MirrorPad")
 def _pad(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
-  if any(value != FIXED for value in inputs[2:]):
-    raise Mixes("has arguments that depend on the batch")
+  rows = rows_in(inputs[0], COUNT)
+  check_fixed(inputs[2:])
   before, after = op.in_shapes(0), op.out_shapes()
   if any(
     a[rows.axis] != b[rows.axis] for a, b in zip(before, after, strict=True)
   ):
-    raise Mixes("adds rows to the batch that are of no example")
+    raise Mixes(FOREIGN)
   return rows.plain()
 
 
 @rule("SpaceToBatchND")
 def _space_to_batch(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   blocks = math.prod(op.constant(1).reshape(-1).tolist())
   if rows.axis or any(value != FIXED for value in inputs[1:]):
-    raise Mixes("combines the examples of the batch")
+    raise Mixes(COMBINES)
   return Rows(0, int(blocks) * rows.outer, rows.inner)
 
 
 @rule("BatchToSpaceND")
 def _batch_to_space(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
+  rows = rows_in(inputs[0], COUNT)
   blocks = int(math.prod(op.constant(1).reshape(-1).tolist()))
   if rows.axis or rows.outer % blocks:
-    raise Mixes("combines the examples of the batch")
+    raise Mixes(COMBINES)
   return Rows(0, rows.outer // blocks, rows.inner)
 
 
@@ -445,4 +436,4 @@ def _range(op: OpPair, inputs: list[Value]) -> Value:
   counts = starts == (0, 0) and steps == (1, 1)
   if op.type == "Range" and lengths == op.sizes and counts:
     return Rows(0, position=True)
-  raise Mixes("numbers the examples of the batch")
+  raise Mixes(NUMBERS)

@@ -1,9 +1,10 @@
 """Rules for ops that look up, or add to, entries by index."""
 
 from tfplace.extraction.microbatches.batch_axis.layout import made
-from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
+  COUNT,
   FIXED,
+  NUMBERS,
   Fixed,
   Handle,
   Mixes,
@@ -12,7 +13,10 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   Rows,
   State,
   Value,
+  check_fixed,
   join,
+  rows_in,
+  rule,
 )
 
 
@@ -23,21 +27,17 @@ def _read(op: OpPair, inputs: list[Value]) -> Value:
 
 
 def _rows(value: Value) -> Rows:
-  if isinstance(value, Rows):
-    if value.position or value.column is not None:
-      raise Mixes("numbers the examples of the batch")
-    return value
-  raise Mixes("looks up a sum or mean over the examples of the batch")
+  rows = rows_in(value, "looks up a sum or mean over the examples of the batch")
+  if rows.position or rows.column is not None:
+    raise Mixes(NUMBERS)
+  return rows
 
 
 @rule("GatherV2", "ResourceGather")
 def _gather(op: OpPair, inputs: list[Value]) -> Value:
   table, indices = inputs[:2]
   batch_dims = op.attr("batch_dims")
-  axis = 0
-  if op.type == "GatherV2":
-    axes = op.axes(2, op.in_rank(0))
-    axis = axes[0]
+  axis = op.axes(2, op.in_rank(0))[0] if op.type == "GatherV2" else 0
   width = op.in_rank(1) - batch_dims
   if isinstance(table, Fixed):
     rows = _rows(indices)
@@ -47,13 +47,10 @@ def _gather(op: OpPair, inputs: list[Value]) -> Value:
   rows = _rows(table)
   if rows.axis == axis:
     raise Mixes("looks up examples of the batch by index")
-  moved = rows.axis
-  if rows.axis > axis:
-    moved = rows.axis + width - 1
   if isinstance(indices, Fixed):
     if rows.axis < batch_dims:
       raise Mixes("looks up rows by the number of the example")
-    return rows.plain(moved)
+    return rows.plain(rows.axis + (width - 1) * (rows.axis > axis))
   by = _rows(indices)
   if rows.axis >= batch_dims or by.axis != rows.axis:
     raise Mixes("looks up rows of each example for every other")
@@ -89,8 +86,7 @@ def _gather_nd(op: OpPair, inputs: list[Value]) -> Value:
 @rule("OneHot")
 def _one_hot(op: OpPair, inputs: list[Value]) -> Value:
   rows = _rows(inputs[0])
-  if any(value != FIXED for value in inputs[1:]):
-    raise Mixes("makes an entry for each pair of examples")
+  check_fixed(inputs[1:], "makes an entry for each pair of examples")
   new = op.attr("axis") % op.out_rank()
   return rows.plain(rows.axis + (new <= rows.axis))
 
@@ -105,7 +101,7 @@ def _segment_sum(op: OpPair, inputs: list[Value]) -> Value:
     if isinstance(data, Rows):
       join([data, _rows(segments)])
     elif data != FIXED:
-      raise Mixes("computes with the number of examples in the batch")
+      raise Mixes(COUNT)
     return Reduced("sum")
   rows = _rows(data)
   moved = rows.axis - op.in_rank(1)
@@ -125,7 +121,7 @@ def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
   if isinstance(updates, Rows):
     join([indices, updates])
   elif updates != FIXED:
-    raise Mixes("computes with the number of examples in the batch")
+    raise Mixes(COUNT)
   if shape == FIXED and not (indices.position or indices.column is not None):
     return Reduced("sum")
   own = made(op)

@@ -2,9 +2,12 @@
 
 from collections.abc import Hashable, Sequence
 
-from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
+  AGGREGATE,
+  COMBINES,
+  COUNT,
   FIXED,
+  NUMBERS,
   Fixed,
   Mixes,
   OpPair,
@@ -12,10 +15,14 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   Rows,
   Sized,
   Value,
+  check_fixed,
   join,
+  rows_in,
+  rule,
 )
 
 Labels = Sequence[Hashable]
+_WEIGHTS = "has weights or arguments that depend on the batch"
 
 
 def _contracted(
@@ -25,7 +32,7 @@ def _contracted(
   if reduced:
     if len(reduced) == 1 and sum(v == FIXED for v in values) == len(values) - 1:
       return reduced[0]
-    raise Mixes("computes with a sum or mean over the examples of the batch")
+    raise Mixes(AGGREGATE)
   found: set[Hashable] = set()
   rows = []
   for value, names in zip(values, labels, strict=True):
@@ -33,7 +40,7 @@ def _contracted(
       found.add(names[value.axis])
       rows.append(value.plain(0))
     elif not isinstance(value, Fixed):
-      raise Mixes("computes with the number of examples in the batch")
+      raise Mixes(COUNT)
   if len(found) > 1:
     raise Mixes("multiplies each example with every other")
   joined = join(rows)
@@ -81,11 +88,11 @@ def _labels(term: str, rank: int) -> list[Hashable]:
 
 
 def _of_images(value: Value) -> Rows:
-  if not isinstance(value, Rows):
-    raise Mixes("computes with a sum or mean over the examples of the batch")
-  if value.axis:
-    raise Mixes("combines the examples of the batch")
-  return value.plain()
+  """Returns the rows of images, whose first axis is the batch."""
+  rows = rows_in(value, AGGREGATE)
+  if rows.axis:
+    raise Mixes(COMBINES)
+  return rows.plain()
 
 
 @rule(
@@ -98,17 +105,15 @@ def _of_images(value: Value) -> Rows:
 )  # fmt: skip
 def _image(op: OpPair, inputs: list[Value]) -> Value:
   """Ops on images; the first axis is the batch in every data format."""
-  if any(not isinstance(value, Fixed) for value in inputs[1:]):
-    raise Mixes("has weights or arguments that depend on the batch")
+  check_fixed(inputs[1:], _WEIGHTS)
   if op.type == "MaxPoolWithArgmax" and op.attr("include_batch_in_index"):
-    raise Mixes("numbers the examples of the batch")
+    raise Mixes(NUMBERS)
   return _of_images(inputs[0])
 
 
 @rule("ImageProjectiveTransformV2", "ImageProjectiveTransformV3")
 def _transformed(op: OpPair, inputs: list[Value]) -> Value:
-  if any(not isinstance(value, Fixed) for value in inputs[2:]):
-    raise Mixes("has arguments that depend on the batch")
+  check_fixed(inputs[2:])
   return join([_of_images(v) for v in inputs[:2] if v != FIXED])
 
 
@@ -119,7 +124,7 @@ def _transformed(op: OpPair, inputs: list[Value]) -> Value:
 def _transposed(op: OpPair, inputs: list[Value]) -> Value:
   sizes, weights, images = inputs
   if not isinstance(sizes, (Fixed, Sized)) or weights != FIXED:
-    raise Mixes("has weights or arguments that depend on the batch")
+    raise Mixes(_WEIGHTS)
   return _of_images(images)
 
 
@@ -132,24 +137,17 @@ def _filter_gradient(op: OpPair, inputs: list[Value]) -> Value:
   return Reduced("sum")
 
 
-@rule("MaxPoolGrad", "MaxPool3DGrad")
+@rule("MaxPoolGrad", "MaxPool3DGrad", "AvgPoolGrad", "AvgPool3DGrad")
 def _pool_gradient(op: OpPair, inputs: list[Value]) -> Value:
-  return join([_of_images(value) for value in inputs])
-
-
-@rule("AvgPoolGrad", "AvgPool3DGrad")
-def _mean_gradient(op: OpPair, inputs: list[Value]) -> Value:
-  return _of_images(inputs[1])
+  is_mean = op.type.startswith("Avg")  # Its first input is a shape.
+  return join([_of_images(value) for value in inputs[is_mean:]])
 
 
 @rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 def _batch_norm(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
-  rows = inputs[0]
-  if not isinstance(rows, Rows):
-    raise Mixes("computes with a sum or mean over the examples of the batch")
+  rows = rows_in(inputs[0], AGGREGATE)
   if not op.attr("is_training"):
-    if any(value != FIXED for value in inputs[1:]):
-      raise Mixes("has weights that depend on the batch")
+    check_fixed(inputs[1:], "has weights that depend on the batch")
     return [_of_images(rows), *[FIXED] * (len(op.first.outputs) - 1)]
   # Statistics are computed per channel.
   last = op.attr("data_format")[-1:] == b"C"

@@ -1,7 +1,7 @@
 """Rules for ops that reduce, scan or normalize along axes."""
 
-from tfplace.extraction.microbatches.batch_axis.registry import rule
 from tfplace.extraction.microbatches.batch_axis.values import (
+  AGGREGATE,
   FIXED,
   Fixed,
   Mixes,
@@ -9,16 +9,41 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   Reduced,
   Rows,
   Value,
+  check_fixed,
   join,
+  rows_in,
+  rule,
 )
 
 _LINEAR = {"Sum": "sum", "Mean": "mean"}
-
-
-def _rows(value: Value) -> Rows:
-  if isinstance(value, Rows):
-    return value
-  raise Mixes("computes with a sum or mean over the examples of the batch")
+# Op type -> the input that names its axes, and how it mixes examples there.
+_ALONG = {
+  **dict.fromkeys(("ArgMax", "ArgMin"), (1, "compares")),
+  **dict.fromkeys(
+    ("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2"),
+    (1, "scans or reverses"),
+  ),
+  "Roll": (2, "shifts"),
+}
+# Op type -> the number of last axes that it combines.
+_LAST = {
+  **dict.fromkeys(
+    (
+      "Softmax", "LogSoftmax", "FFT", "IFFT", "RFFT", "IRFFT", "MatrixDiag",
+      "MatrixDiagV2", "MatrixDiagV3", "TopKV2", "TopK",
+    ),
+    1,
+  ),
+  **dict.fromkeys(
+    (
+      "FFT2D", "IFFT2D", "RFFT2D", "IRFFT2D", "MatrixInverse",
+      "MatrixDeterminant", "LogMatrixDeterminant", "Cholesky", "Svd", "Qr",
+      "SelfAdjointEigV2", "MatrixBandPart", "MatrixDiagPart",
+      "MatrixDiagPartV2", "MatrixDiagPartV3",
+    ),
+    2,
+  ),
+}  # fmt: skip
 
 
 def _without(rows: Rows, axes: set[int]) -> Rows:
@@ -32,11 +57,10 @@ def _reduced(op: OpPair, inputs: list[Value]) -> Value:
     raise Mixes("reduces along axes that depend on the batch")
   if isinstance(value, Reduced) and op.type in _LINEAR:
     return value
-  rows = _rows(value)
+  rows = rows_in(value, AGGREGATE)
   axes = set(op.axes(1, op.in_rank(0)))
   if rows.axis not in axes:
-    kept = op.attr("keep_dims")
-    return rows.plain() if kept else _without(rows, axes)
+    return rows.plain() if op.attr("keep_dims") else _without(rows, axes)
   if op.type in _LINEAR:
     return Reduced(_LINEAR[op.type])
   raise Mixes("reduces over the examples of the batch")
@@ -44,72 +68,50 @@ def _reduced(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("L2Loss")
 def _sum_of_squares(op: OpPair, inputs: list[Value]) -> Value:
-  _rows(inputs[0])
+  rows_in(inputs[0], AGGREGATE)
   return Reduced("sum")
 
 
-@rule("ArgMax", "ArgMin")
-def _extreme(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
-  axes = set(op.axes(1, op.in_rank(0)))
+@rule(*_ALONG)
+def _along_axes(op: OpPair, inputs: list[Value]) -> Value:
+  rows = rows_in(inputs[0], AGGREGATE)
+  index, mixes = _ALONG[op.type]
+  axes = set(op.axes(index, op.in_rank(0)))
   if rows.axis in axes:
-    raise Mixes("compares the examples of the batch")
-  return _without(rows, axes)
+    raise Mixes(f"{mixes} the examples of the batch")
+  return _without(rows, axes) if mixes == "compares" else rows.plain()
 
 
-@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", "ReverseV2")
-def _scan(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
-  if rows.axis in op.axes(1, op.in_rank(0)):
-    raise Mixes("scans or reverses the examples of the batch")
-  return rows.plain()
-
-
-@rule("Roll")
-def _roll(op: OpPair, inputs: list[Value]) -> Value:
-  rows = _rows(inputs[0])
-  if rows.axis in op.axes(2, op.in_rank(0)):
-    raise Mixes("shifts the examples of the batch")
-  return rows.plain()
-
-
-def _inner(op: OpPair, value: Value, dims: int, index: int = 0) -> Rows:
-  rows = _rows(value)
+def _outside(op: OpPair, value: Value, dims: int, index: int = 0) -> Rows:
+  """Returns the rows of an input, whose last axes must not be the batch's."""
+  rows = rows_in(value, AGGREGATE)
   if rows.axis >= op.in_rank(index) - dims:
     raise Mixes("combines the examples of the batch")
   return rows.plain()
 
 
-@rule("Softmax", "LogSoftmax", "FFT", "IFFT", "RFFT", "IRFFT")
+@rule(*_LAST)
 def _along_last(op: OpPair, inputs: list[Value]) -> Value:
-  _check_fixed(inputs[1:])
-  return _inner(op, inputs[0], 1)
+  check_fixed(inputs[1:])
+  return _outside(op, inputs[0], _LAST[op.type])
 
 
-@rule(
-  "FFT2D", "IFFT2D", "RFFT2D", "IRFFT2D", "MatrixInverse", "MatrixDeterminant",
-  "LogMatrixDeterminant", "Cholesky", "Svd", "Qr", "SelfAdjointEigV2",
-  "MatrixBandPart", "MatrixDiagPart", "MatrixDiagPartV2", "MatrixDiagPartV3",
-  "MatrixSetDiagV3",
-)  # fmt: skip
-def _of_matrices(op: OpPair, inputs: list[Value]) -> Value:
-  if op.type == "MatrixSetDiagV3":
-    rows = [v for v in inputs[:2] if isinstance(v, Rows)]
-    _check_fixed(inputs[2:])
-    return _inner(op, join(rows), 2)
-  _check_fixed(inputs[1:])
-  return _inner(op, inputs[0], 2)
+@rule("MatrixSetDiagV3")
+def _with_diagonal(op: OpPair, inputs: list[Value]) -> Value:
+  check_fixed(inputs[2:])
+  rows = [value for value in inputs[:2] if isinstance(value, Rows)]
+  return _outside(op, join(rows), 2)
 
 
 @rule("MatrixSolve", "MatrixTriangularSolve", "MatrixSolveLs")
 def _solved(op: OpPair, inputs: list[Value]) -> Value:
   """Solvers of linear systems; the last two axes are matrices."""
-  _check_fixed(inputs[2:])
+  check_fixed(inputs[2:])
   rank = op.out_rank()
   rows = []
   for index, value in enumerate(inputs[:2]):
     if value != FIXED:
-      one = _inner(op, value, 2, index)
+      one = _outside(op, value, 2, index)
       rows.append(one.plain(one.axis + rank - op.in_rank(index)))
   return join(rows)
 
@@ -117,7 +119,7 @@ def _solved(op: OpPair, inputs: list[Value]) -> Value:
 @rule("LowerBound", "UpperBound")
 def _searched(op: OpPair, inputs: list[Value]) -> Value:
   """Searches in sorted rows; all tensors are [rows, entries]."""
-  joined = join([_rows(value) for value in inputs if value != FIXED])
+  joined = join([rows_in(v, AGGREGATE) for v in inputs if v != FIXED])
   if joined.axis or FIXED in inputs:
     raise Mixes("looks up values in rows of other examples")
   return joined
@@ -126,42 +128,20 @@ def _searched(op: OpPair, inputs: list[Value]) -> Value:
 @rule("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd")
 def _segments(op: OpPair, inputs: list[Value]) -> Value:
   """Reductions of runs of the first axis, which must not be the batch axis."""
-  data = _rows(inputs[0])
+  data = rows_in(inputs[0], AGGREGATE)
   if inputs[1] != FIXED or not data.axis:
     raise Mixes("reduces over the examples of the batch")
   return data.plain()
 
 
-@rule("MatrixDiag", "MatrixDiagV2", "MatrixDiagV3")
-def _diagonal(op: OpPair, inputs: list[Value]) -> Value:
-  _check_fixed(inputs[1:])
-  return _inner(op, inputs[0], 1)
-
-
-@rule("TopKV2", "TopK")
-def _top(op: OpPair, inputs: list[Value]) -> Value:
-  _check_fixed(inputs[1:])
-  return _inner(op, inputs[0], 1)
-
-
-@rule("InTopK", "InTopKV2")
-def _in_top(op: OpPair, inputs: list[Value]) -> Value:
-  _check_fixed(inputs[2:])
-  rows = [value for value in inputs[:2] if isinstance(value, Rows)]
-  joined = join(rows)
+@rule(
+  "InTopK", "InTopKV2", "SoftmaxCrossEntropyWithLogits",
+  "SparseSoftmaxCrossEntropyWithLogits",
+)  # fmt: skip
+def _compared(op: OpPair, inputs: list[Value]) -> Value:
+  """Compares the classes of each example: [examples, classes]."""
+  check_fixed(inputs[2:])
+  joined = join([rows_in(v, AGGREGATE) for v in inputs[:2] if v != FIXED])
   if joined.axis:
     raise Mixes("compares the examples of the batch")
   return joined
-
-
-@rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
-def _cross_entropy(op: OpPair, inputs: list[Value]) -> Value:
-  joined = join([_rows(v) for v in inputs if not isinstance(v, Fixed)])
-  if joined.axis:
-    raise Mixes("compares the examples of the batch")
-  return joined
-
-
-def _check_fixed(values: list[Value]) -> None:
-  if any(value != FIXED for value in values):
-    raise Mixes("has arguments that depend on the batch")

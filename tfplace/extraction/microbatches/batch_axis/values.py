@@ -1,8 +1,13 @@
-"""Abstract values: relations of a tensor to the examples of a batch."""
+"""Abstract values: relations of a tensor to the examples of a batch.
+
+A rule maps the abstract values of an op's inputs to those of its outputs: one
+value for all outputs, or one per output. It raises `Mixes` if the op makes an
+example depend on others. Rules are never called with mixed inputs.
+"""
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,6 +54,10 @@ class Rows:
     """Returns rows on the given axis without facts about their entries."""
     kept = self.axis if axis is None else axis
     return Rows(kept, self.outer, self.inner, self.uniform)
+
+  def moved(self, axis: int) -> "Rows":
+    """Returns the same rows on another axis; a column is forgotten."""
+    return dataclasses.replace(self, axis=axis, column=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +110,12 @@ Value: TypeAlias = (
   Fixed | Sized | Rows | Reduced | TensorList | Handle | State | Mixed
 )
 FIXED, SIZED = Fixed(), Sized()
+# How ops mix examples.
+AGGREGATE = "computes with a sum or mean over the examples of the batch"
+COUNT = "computes with the number of examples in the batch"
+COMBINES = "combines the examples of the batch"
+NUMBERS = "numbers the examples of the batch"
+FOREIGN = "adds rows to the batch that are of no example"
 
 
 class Mixes(Exception):
@@ -194,8 +209,41 @@ def _rank(tensor: tf.Tensor) -> int:
   return rank
 
 
+Rule: TypeAlias = Callable[[OpPair, list[Value]], Value | Sequence[Value]]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*op_types: str) -> Callable[[Rule], Rule]:
+  """Registers a rule for ops of the given types."""
+
+  def register(function: Rule) -> Rule:
+    for op_type in op_types:
+      assert op_type not in RULES, op_type
+      RULES[op_type] = function
+    return function
+
+  return register
+
+
+def rows_in(value: Value, why: str) -> Rows:
+  """Returns a value that must be rows, or raises Mixes."""
+  if isinstance(value, Rows):
+    return value
+  raise Mixes(why)
+
+
+def check_fixed(
+  values: Sequence[Value], why: str = "has arguments that depend on the batch"
+) -> None:
+  """Raises Mixes if a value depends on the batch."""
+  if any(value != FIXED for value in values):
+    raise Mixes(why)
+
+
 def join(rows: Sequence[Rows]) -> Rows:
   """Combines rows of the same examples, or raises Mixes if these differ."""
+  if not rows:
+    raise Mixes(AGGREGATE)
   return functools.reduce(_join, [value.plain() for value in rows])
 
 
