@@ -59,16 +59,17 @@ def released_after_use(loaded: Any) -> Iterator[None]:
 
 def _held(tensors: Iterable[Any]) -> set[int]:
   """Collects the `id` of each eager tensor, following captures of graphs."""
-  known = {id(tensor): tensor for tensor in tensors}
+  given = list(tensors)
 
-  def captured(key: int) -> list[int]:
-    graph = getattr(known[key], "graph", None)  # eager tensors have no graph
-    outer = {id(tensor): tensor for tensor, _ in getattr(graph, "captures", ())}
-    known.update(outer)
-    return list(outer)
+  def outer(graph: Any) -> list[Any]:
+    return [tensor for tensor, _ in getattr(graph, "captures", ())]
 
-  keys = reached(list(known), captured)
-  return {key for key in keys if not hasattr(known[key], "graph")}
+  def graphs(tensors: Iterable[Any]) -> list[Any]:
+    return [t.graph for t in tensors if hasattr(t, "graph")]  # not eager ones
+
+  for graph in reached(graphs(given), lambda graph: graphs(outer(graph))):
+    given += outer(graph)
+  return {id(tensor) for tensor in given if not hasattr(tensor, "graph")}
 
 
 def _release_with_graph(entries: dict[str, Any], name: str) -> None:

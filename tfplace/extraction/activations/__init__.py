@@ -1,6 +1,6 @@
 """Recomputation of activations.
 
-`recompute` makes the backward pass compute segments (`segments`) again;
-`rewrite` applies it to a traced training step. The configuration and the names
-of the new ops are in `core.recompute`.
+`recompute.applied` makes the backward pass of a traced training step compute
+segments (`segments`) again. The configuration and the names of the new ops are
+in `core.recompute`.
 """
