@@ -17,14 +17,9 @@ from tfplace.extraction.microbatches.parts import Parts
 
 # Of batches of 8; the third batch has 6 examples. Model -> in flight, sizes.
 EXACT = {
-  "regularized": (None, (4, 3, 1)),
   "convolutional": (1, (1, 5, 1, 1)),
   "masked": (2, (1, 2, 5)),
-  "two_inputs": (1, (7, 1)),
-  "added_loss": (None, (1, 2, 5)),
   "summed": (2, (4, 3, 1)),
-  "own_loss_weighted": (1, (6, 2)),
-  "mean_by_weights": (2, (1, 5, 1, 1)),
   "padded_weighted": (None, (5, 2, 1)),
 }
 

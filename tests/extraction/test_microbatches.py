@@ -121,16 +121,6 @@ def own_loss():
   return compiled(model, huber_like, "adagrad")
 
 
-class Subclassed(keras.Model):
-  def __init__(self):
-    super().__init__()
-    self.hidden = layers.Dense(7, "gelu")
-    self.end = layers.Dense(3)
-
-  def call(self, x, training=None):
-    return self.end(self.hidden(x))
-
-
 def bidirectional():
   return compiled(
     keras.Sequential(
@@ -191,23 +181,10 @@ MODELS = {
     lambda: (normal(8), normal(3)),
     {"sample_weight": RNG.random(EXAMPLES).astype("float32")},
   ),
-  "subclassed": (
-    lambda: compiled(Subclassed(), optimizer="nadam"),
-    lambda: (normal(8), normal(3)),
-    {},
-  ),
   "bidirectional": (bidirectional, lambda: (normal(5, 4), normal(3)), {}),
   "tied_embedding": (
     tied_embedding,
     lambda: (classes(9, 6), classes(9, 6)),
-    {},
-  ),
-  "several_steps_per_call": (
-    lambda: compiled(
-      keras.Sequential([keras.Input((8,)), layers.Dense(3)]),
-      steps_per_execution=2,
-    ),
-    lambda: (normal(8), normal(3)),
     {},
   ),
   "padded_weighted": (

@@ -64,12 +64,7 @@ class Parts:
 
   def size(self, index: int) -> Any:
     """Returns the number of examples in a microbatch."""
-    if self.sizes is not None:
-      return self._given_begin(index + 1) - self._given_begin(index)
-    extra = self.examples % self.count
-    if self.is_known:
-      return self.examples // self.count + (index < extra)
-    return self.examples // self.count + tf.cast(index < extra, tf.int32)
+    return self._begin(index + 1) - self._begin(index)
 
   def _begin(self, index: int) -> Any:
     """Returns the number of examples in all microbatches before one."""
