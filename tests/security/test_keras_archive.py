@@ -43,55 +43,13 @@ def _weights(path, write):
   return _rewritten(path, **{"model.weights.h5": file.read_bytes()})
 
 
-def _large_member(path):
-  return _rewritten(path, **{"model.weights.h5": bytes(300 << 20)})
+def _virtual(h5):
+  layout = h5py.VirtualLayout((4,), "u1")
+  layout[:] = h5py.VirtualSource("/etc/hostname", "x", (4,))
+  h5.create_virtual_dataset(DATASET, layout)
 
 
-def _large_config(path):
-  return _rewritten(path, **{"config.json": b" " * (200 << 20)})
-
-
-def _large_dataset(path):
-  def write(h5):
-    h5.create_dataset("layers/dense/vars/0", (GIB, 8), "f4", chunks=(1024, 8))
-
-  return _weights(path, write)
-
-
-def _deflated_dataset(path):
-  def write(h5):
-    zeros = np.zeros((100, 1 << 20), "f4")
-    h5.create_dataset("layers/dense/vars/0", data=zeros, compression="gzip")
-
-  return _weights(path, write)
-
-
-def _external_link(path):
-  def write(h5):
-    h5["layers"] = h5py.ExternalLink("/etc/hostname", "/")
-
-  return _weights(path, write)
-
-
-def _external_storage(path):
-  def write(h5):
-    h5.create_dataset(
-      "layers/dense/vars/0", (4,), "u1", external=[("/etc/hostname", 0, 4)]
-    )
-
-  return _weights(path, write)
-
-
-def _virtual(path):
-  def write(h5):
-    layout = h5py.VirtualLayout((4,), "u1")
-    layout[:] = h5py.VirtualSource("/etc/hostname", "x", (4,))
-    h5.create_virtual_dataset("layers/dense/vars/0", layout)
-
-  return _weights(path, write)
-
-
-def _external_link_in_h5(path):
+def _linked(path):
   target = path.with_name("bad.h5")
   with h5py.File(target, "w") as h5:
     h5["model_weights"] = h5py.ExternalLink("/etc/hostname", "/")
@@ -104,23 +62,48 @@ def _garbled(path):
   return target
 
 
-ATTACKS = {
-  "member": (_large_member, "would unpack to"),
-  "config": (_large_config, "config.json' has 209715200 bytes"),
-  "shape": (_large_dataset, "would unpack to 34359738368 bytes"),
-  "deflated": (_deflated_dataset, "would unpack to"),
-  "link": (_external_link, "'layers' lies in another file"),
-  "storage": (_external_storage, "lies in another file"),
+DATASET = "layers/dense/vars/0"
+WEIGHTS = {  # What writes the weights, and the refusal.
+  "shape": (
+    lambda h5: h5.create_dataset(DATASET, (GIB, 8), "f4", chunks=(1024, 8)),
+    "would unpack to 34359738368 bytes",
+  ),
+  "deflated": (
+    lambda h5: h5.create_dataset(
+      DATASET, data=np.zeros((100, 1 << 20), "f4"), compression="gzip"
+    ),
+    "would unpack to",
+  ),
+  "link": (
+    lambda h5: h5.update({"layers": h5py.ExternalLink("/etc/hostname", "/")}),
+    "'layers' lies in another file",
+  ),
+  "storage": (
+    lambda h5: h5.create_dataset(
+      DATASET, (4,), "u1", external=[("/etc/hostname", 0, 4)]
+    ),
+    "lies in another file",
+  ),
   "virtual": (_virtual, "lies in another file"),
-  "link in .h5": (_external_link_in_h5, "lies in another file"),
+}
+FILES = {
+  "member": (
+    lambda path: _rewritten(path, **{"model.weights.h5": bytes(300 << 20)}),
+    "would unpack to",
+  ),
+  "config": (
+    lambda path: _rewritten(path, **{"config.json": b" " * (200 << 20)}),
+    "config.json' has 209715200 bytes",
+  ),
+  "link in .h5": (_linked, "lies in another file"),
   "garbled": (_garbled, "cannot be read"),
 }
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", [*WEIGHTS, *FILES])
 def test_a_file_is_judged_before_keras_reads_it(sound, monkeypatch, attack):
-  make, why = ATTACKS[attack]
-  path = make(sound)
+  write, why = (WEIGHTS | FILES)[attack]
+  path = _weights(sound, write) if attack in WEIGHTS else write(sound)
   monkeypatch.setattr(keras.saving, "load_model", None)
   with pytest.raises(ExtractionError, match=why) as caught:
     trace_keras_file(path, training=False)
@@ -136,15 +119,12 @@ def test_what_keras_writes_passes(tmp_path, suffix):
   assert trace_keras_file(path, 2, training=False).variables
 
 
-def _python(canary):
-  return keras.layers.Lambda(lambda x: [x, open(canary, "w").close()][0])
-
-
 @pytest.mark.parametrize("suffix", [".keras", ".h5"])
 def test_python_code_in_a_file_is_not_run(tmp_path, suffix):
   canary = str(tmp_path / "canary")
   inputs = keras.Input((3,))
-  model = keras.Model(inputs, _python(canary)(inputs))
+  attack = keras.layers.Lambda(lambda x: [x, open(canary, "w").close()][0])
+  model = keras.Model(inputs, attack(inputs))
   path = tmp_path / f"model{suffix}"
   model.save(path)
   (tmp_path / "canary").unlink()

@@ -75,6 +75,18 @@ def _with_op(op):
   return attack
 
 
+def _edited(change):
+  """An attack that changes the objects of the model."""
+
+  def attack(folder, path):
+    def edit(meta_graph):
+      change(meta_graph.object_graph_def.nodes)
+
+    _edit(folder, edit)
+
+  return attack
+
+
 def _with_argument(folder, path):
   def rename(meta_graph):
     for function in meta_graph.graph_def.library.function:
@@ -83,39 +95,12 @@ def _with_argument(folder, path):
   _edit(folder, rename)
 
 
-def _with_child(folder, path):
-  def add(meta_graph):
-    objects = meta_graph.object_graph_def
-    objects.nodes[0].children.add(local_name="more", node_id=1)
-
-  _edit(folder, add)
+def _with_restore_function(nodes):
+  nodes[0].saveable_objects["x"].restore_function = 1
 
 
-def _with_object(kind):
-  def attack(folder, path):
-    def add(meta_graph):
-      node = meta_graph.object_graph_def.nodes.add()
-      getattr(node, kind).SetInParent()
-
-    _edit(folder, add)
-
-  return attack
-
-
-def _with_restore_function(folder, path):
-  def add(meta_graph):
-    node = meta_graph.object_graph_def.nodes[0]
-    node.saveable_objects["x"].restore_function = 1
-
-  _edit(folder, add)
-
-
-def _with_class(folder, path):
-  def name(meta_graph):
-    node = meta_graph.object_graph_def.nodes[0]
-    node.user_object.identifier = "optimizer"
-
-  _edit(folder, name)
+def _with_class(nodes):
+  nodes[0].user_object.identifier = "optimizer"
 
 
 OPS = ("WriteFile", "ReadFile", "PyFunc", "Save", "Abort", "RestoreV2", "Print")
@@ -123,11 +108,11 @@ ATTACKS = {
   "another model": _another_model,
   "of TensorFlow 1": _of_tensorflow_1,
   "arguments": _with_argument,
-  "child": _with_child,
-  "resource": _with_object("resource"),
-  "asset": _with_object("asset"),
-  "restore function": _with_restore_function,
-  "class": _with_class,
+  "child": _edited(lambda n: n[0].children.add(local_name="more", node_id=1)),
+  "resource": _edited(lambda nodes: nodes.add().resource.SetInParent()),
+  "asset": _edited(lambda nodes: nodes.add().asset.SetInParent()),
+  "restore function": _edited(_with_restore_function),
+  "class": _edited(_with_class),
   **{op: _with_op(op) for op in OPS},
 }
 

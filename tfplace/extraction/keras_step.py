@@ -36,6 +36,7 @@ from tfplace.extraction import (
 from tfplace.extraction.activations import recompute
 from tfplace.extraction.layers import LayerRecorder, layers_of_variables
 from tfplace.extraction.microbatches import microbatched_step
+from tfplace.extraction.microbatches.whole_batch import replaced
 from tfplace.extraction.safety import limits
 from tfplace.extraction.traced import TracedStep, collector_paused
 
@@ -347,12 +348,8 @@ def _recorded_loss(
     return loss
 
   recording.record_loss = losses.append  # type: ignore[attr-defined]
-  # This bypasses Keras' attribute tracking, which is not meant for methods.
-  object.__setattr__(model, "compute_loss", recording)
-  try:
+  with replaced(model, "compute_loss", recording):
     yield
-  finally:
-    object.__delattr__(model, "compute_loss")
 
 
 def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:

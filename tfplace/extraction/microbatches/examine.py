@@ -162,10 +162,8 @@ class _Trace:
           loss, finish = run_forward(model, (x, y, weight), forward)
           self.loss = self.whole.share(loss)
           finish()
-        except Exception:
+        finally:  # What it finds explains other errors.
           check_captures(model, self.graph, self.outer, parts)
-          raise
-    check_captures(model, self.graph, self.outer, parts)
 
   def assigned(self) -> list[tf.Operation]:
     return [

@@ -8,6 +8,7 @@ placeholder for the sum of a recorded tensor over all microbatches.
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,22 +93,14 @@ class WholeBatch:
     recorded instead of updated. Only objects of the model are modified.
     """
     with contextlib.ExitStack() as stack:
-      stack.enter_context(_replaced(self.model, "compute_loss", self._loss))
+      stack.enter_context(replaced(self.model, "compute_loss", self._loss))
       for metric in getattr(self.model._compile_loss, "metrics", ()):
-        stack.enter_context(self._recorded(metric, self._show))
+        show = functools.partial(self._show, metric)
+        stack.enter_context(replaced(metric, "update_state", show))
       for metric in compiled_metrics(self.model):
         if id(metric) in self.deferred:
-          stack.enter_context(self._recorded(metric, self._defer))
-      yield
-
-  @contextlib.contextmanager
-  def _recorded(
-    self, metric: keras.Metric, record: Callable[..., None]
-  ) -> Iterator[None]:
-    def update_state(*args: Any, **kwargs: Any) -> None:
-      record(metric, *args, **kwargs)
-
-    with _replaced(metric, "update_state", update_state):
+          defer = functools.partial(self._defer, metric)
+          stack.enter_context(replaced(metric, "update_state", defer))
       yield
 
   def _show(
@@ -166,7 +159,7 @@ class WholeBatch:
       entry._replace(loss=_LossOfWhole(entry.loss, self))
       for entry in compiled._flat_losses
     ]
-    with _replaced(compiled, "_flat_losses", losses):
+    with replaced(compiled, "_flat_losses", losses):
       return compiled(y, y_pred, sample_weight)
 
   def share(self, loss: tf.Tensor) -> tf.Tensor:
@@ -354,7 +347,8 @@ def compiled_metrics(model: keras.Model) -> list[keras.Metric]:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
+  """Replaces an attribute in this context, without Keras' tracking."""
   before = vars(owner).get(name)
   object.__setattr__(owner, name, method)
   try:
