@@ -52,10 +52,6 @@ class Skeleton:
   layers: tuple[str | None, ...]
   microbatches: tuple[int | None, ...]
 
-  @property
-  def num_ops(self) -> int:
-    return len(self.names)
-
 
 def skeleton(traced: TracedStep) -> Skeleton:
   """Extracts the structure of a step.
