@@ -5,6 +5,7 @@ ending the process.
 """
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -14,6 +15,7 @@ from tfplace.extraction import nodes as node_lib
 
 BACK_EDGES = frozenset(("NextIteration", "RefNextIteration"))
 MERGES = frozenset(("Merge", "RefMerge"))
+_REFUSED_NODE = re.compile(r"\{\{node ([^}]+)\}\}")  # In TensorFlow's errors.
 
 
 def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
@@ -108,14 +110,17 @@ def import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
   """Checks attributes, types and shapes of a graph that passed `validate`.
 
   Raises:
-    ExtractionError: TensorFlow rejects the graph; gives its reason, which names
-      the node.
+    ExtractionError: TensorFlow rejects the graph; names the node and gives the
+      reason.
   """
   try:
     with tf.Graph().as_default():
       tf.import_graph_def(graph_def, name="")
   except Exception as error:  # ValueError, OpError, KeyError and others
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = str(error).strip() or type(error).__name__
+    found = _REFUSED_NODE.search(text)
+    node = f" at node {found[1]!r}" if found else ""
     raise ExtractionError(
-      f"{where}: TensorFlow refuses the graph: {reason!a}"
+      f"{where}: TensorFlow refuses the graph{node}: {text.splitlines()[0]!a}",
+      op=found and found[1],
     ) from error
