@@ -133,7 +133,8 @@ def test_colocation_follows_handles_references_lists_and_classes():
       tf.square(a, "c")
     old = tf.compat.v1.Variable(1.0, use_resource=False, name="old")
     tf.compat.v1.assign(old, 2.0, name="assign_old")
-    element = {"element_shape": [], "element_dtype": tf.float32}
+    shape = tf.constant([], tf.int32)
+    element = {"element_shape": shape, "element_dtype": tf.float32}
     held = raw.TensorListReserve(num_elements=3, name="list", **element)
     held = raw.TensorListSetItem(
       input_handle=held, index=0, item=1.0, name="set"

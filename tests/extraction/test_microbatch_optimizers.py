@@ -71,10 +71,6 @@ OPTIMIZERS = {
   ),
   "weight_decay": (lambda: optimizers.AdamW(0.01, weight_decay=0.1), {}),
   "loss_scale": (lambda: scaled(2.0**10), {}),
-  "loss_scale_factor": (
-    lambda: optimizers.SGD(0.1, loss_scale_factor=64.0),
-    {},
-  ),
   "steps_per_execution": (
     lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True),
     {"steps_per_execution": 3},
@@ -101,6 +97,12 @@ def assert_same_state(mine, reference, rtol):
     np.testing.assert_allclose(
       found.numpy(), expected.numpy(), rtol=0, atol=rtol * scale
     )
+
+
+def test_a_fixed_loss_scale_is_applied_and_removed_once():
+  optimizer = lambda: optimizers.SGD(0.1, loss_scale_factor=64.0)  # noqa: E731
+  _, runs = both(lambda: dense(optimizer), vectors, 3, epochs=2)
+  assert_equal(*runs)
 
 
 @pytest.fixture

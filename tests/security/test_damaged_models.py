@@ -48,7 +48,7 @@ DAMAGES = {
     4,
     "T",
     tf.int32.as_datatype_enum,
-    "refuses the graph: .*node e ",
+    "at node 'e'",
   ),
   "huge": (4, "op", "Split", "'e'"),  # of a billion outputs
   "empty": (None, "", "", "without nodes"),
