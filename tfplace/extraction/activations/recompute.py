@@ -96,9 +96,12 @@ def _needed(
   ]
 
   def inside(position: int) -> list[int]:
-    inputs = flow.ops[position].inputs
-    kept = [t for t in inputs if not _is_kept(flow, t, owner)]
-    return [p for p in map(flow.producer, kept) if p in segment]
+    return [
+      producer
+      for tensor in flow.ops[position].inputs
+      if (producer := flow.producer(tensor)) in segment
+      and not _is_kept(flow, tensor, owner)
+    ]
 
   return reads, sorted(reached(map(flow.producer, reads), inside))
 
