@@ -8,7 +8,7 @@ example depend on others. Rules are never called with mixed inputs.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -211,12 +211,13 @@ def _rank(tensor: tf.Tensor) -> int:
 
 Rule: TypeAlias = Callable[[OpPair, list[Value]], Value | Sequence[Value]]
 RULES: dict[str, Rule] = {}
+_R = TypeVar("_R", bound=Rule)
 
 
-def rule(*op_types: str) -> Callable[[Rule], Rule]:
+def rule(*op_types: str) -> Callable[[_R], _R]:
   """Registers a rule for ops of the given types."""
 
-  def register(function: Rule) -> Rule:
+  def register(function: _R) -> _R:
     for op_type in op_types:
       assert op_type not in RULES, op_type
       RULES[op_type] = function
