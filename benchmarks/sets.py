@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks import lib
+from benchmarks import lib, random_steps
 from tfplace.core import Cluster, OpGraph, Problem
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.core.recompute import RecomputeConfig
-from tfplace.learned import synthetic
 from tfplace.plan import graph_cache, graph_keys, sources
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ class ZooRow:
 
 @dataclasses.dataclass(frozen=True)
 class SyntheticRow:
-  """A random step of `tfplace.learned.synthetic`, without layers or axes."""
+  """A random step of `random_steps`, without layers or axes."""
 
   seed: int
   cluster: str
@@ -202,8 +201,8 @@ class SyntheticRow:
     """The step on its devices."""
     del cache_dir
     cluster = cluster_preset(self.cluster)
-    step = synthetic.training_step(self.seed)
-    return Problem(synthetic.on_kinds(step, cluster), cluster)
+    step = random_steps.training_step(self.seed)
+    return Problem(random_steps.on_kinds(step, cluster), cluster)
 
 
 SetRow = TrainedRow | ZooRow | SyntheticRow

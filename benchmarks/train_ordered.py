@@ -21,6 +21,7 @@ from benchmarks.lib import Options
 from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.learned import training_process
+from tfplace.learned.config import TrainConfig
 from tfplace.plan import graph_cache
 
 _EXPORT_EVERY = 500  # iterations
@@ -29,9 +30,16 @@ OPTIONS = Options("train_ordered", __doc__)
 OPTIONS.add("rows", "", "Pattern of the rows' labels; all where left out.")
 OPTIONS.add("work_dir", None, "Folder of checkpoints and of the policy.")
 OPTIONS.add("init_from", None, "Policy to go on from, or `shipped`.")
-OPTIONS.add("imitation_steps", 10, "Imitation steps of each task.", least=0)
+OPTIONS.add(
+  "imitation_steps",
+  TrainConfig().imitation_steps,
+  "Imitation steps of each task.",
+  least=0,
+)
 OPTIONS.add("iterations", 3000, "Iterations of PPO, in all.", least=0)
-OPTIONS.add("learning_rate", 1e-3, "Learning rate of Adam for PPO.")
+OPTIONS.add(
+  "learning_rate", TrainConfig().learning_rate, "Learning rate of PPO's Adam."
+)
 OPTIONS.add("minutes", 1e6, "Most minutes of training.", least=0)
 OPTIONS.add("search_s", 10.0, "Seconds of the longest search of a task.")
 OPTIONS.add("seed", 0, "Seed of weights, samples and searches.", least=0)
@@ -62,9 +70,8 @@ def main(values: flags.FlagValues) -> None:
   )
   training_process.enter_training_process()
   from tfplace.learned.train import trainer as training
-  from tfplace.learned.train.config import Request
 
-  request = Request(
+  config = TrainConfig(
     checkpoint_dir=str(work / "checkpoints"),
     export_dir=str(work / "policy"),
     init_from=values.init_from,
@@ -73,11 +80,10 @@ def main(values: flags.FlagValues) -> None:
     search_s=values.search_s,
     learning_rate=values.learning_rate,
     seed=values.seed,
-    strategy="ordered",
     checkpoint_every=50,
   )
-  with training_process.only_run_in(request.checkpoint_dir):
-    run = training.open_trainer(list(problems(values)), request)
+  with training_process.only_run_in(config.checkpoint_dir):
+    run = training.open_trainer(list(problems(values)), config)
     print(f"{len(run.tasks)} tasks, {run.done} of {run.total} done", flush=True)
     began = time.monotonic()
 
@@ -87,10 +93,10 @@ def main(values: flags.FlagValues) -> None:
         reward = "" if report.step is None else f", {report.step.reward:.4f}"
         print(f"{report.done}/{report.total}, {seconds:.0f} s{reward}")
       if report.done % _EXPORT_EVERY == 0:
-        training.finish(run, request)
+        training.finish(run)
 
     run.run(on_step, began + 60 * values.minutes)
-    training.finish(run, request)
+    training.finish(run)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.core.placement import Placement
 from tfplace.errors import FormatError
-from tfplace.learned import found
+from tfplace.learned import policies, policy_format
 from tfplace.placers.auto import AutoPlacer
 
 
@@ -24,7 +24,7 @@ def known(problem, tmp_path):
   """Devices of the placement that the policy of `tmp_path` comes with."""
   devices = np.random.default_rng(0).integers(0, 3, 60).astype(np.int32)
   devices = devices[problem.group_of]
-  folder = tmp_path / found.FOLDER
+  folder = tmp_path / policy_format.PLACEMENTS
   folder.mkdir()
   Placement(problem, devices).save(folder / "mine.json")
   return devices
@@ -39,33 +39,23 @@ def renamed(problem, share):
   return dataclasses.replace(problem, graph=graph)
 
 
-def test_the_graph_of_the_training_starts_there(problem, known, tmp_path):
-  (start,) = found.starts(str(tmp_path), problem)
-  np.testing.assert_array_equal(start, known)
-
-
-def test_a_variant_keeps_the_devices_of_the_ops_it_has(
+def test_the_trained_graph_and_its_variants_start_there(
   problem, known, tmp_path
 ):
+  (start,) = policies.starts(str(tmp_path), problem)
+  np.testing.assert_array_equal(start, known)
   variant = renamed(problem, 0.3)
-  (start,) = found.starts(str(tmp_path), variant)
+  (start,) = policies.starts(str(tmp_path), variant)
   same = np.array([not name.startswith("new") for name in variant.graph.names])
   np.testing.assert_array_equal(start[same], known[same])
 
 
-def test_another_graph_gets_none(problem, known, tmp_path):
-  assert found.starts(str(tmp_path), renamed(problem, 0.6)).shape == (0, 60)
-
-
-def test_a_policy_without_placements_has_none(problem, tmp_path):
-  assert found.starts(str(tmp_path), problem).shape == (0, 60)
-
-
-def test_a_general_policy_has_none(problem, known, tmp_path):
-  file = tmp_path / found.FOLDER / "mine.json"
+def test_other_graphs_and_general_policies_have_none(problem, known, tmp_path):
+  assert policies.starts(str(tmp_path), renamed(problem, 0.6)).shape == (0, 60)
+  file = tmp_path / policy_format.PLACEMENTS / "mine.json"
   for number in range(16):
     (file.parent / f"{number}.json").write_bytes(file.read_bytes())
-  assert found.starts(str(tmp_path), problem).shape == (0, 60)
+  assert policies.starts(str(tmp_path), problem).shape == (0, 60)
 
 
 def test_auto_begins_there(problem, known, tmp_path):
@@ -81,10 +71,10 @@ def test_auto_begins_there(problem, known, tmp_path):
 
 
 def test_auto_says_what_is_no_placement(problem, known, tmp_path):
-  path = tmp_path / found.FOLDER / "other.json"
+  path = tmp_path / policy_format.PLACEMENTS / "other.json"
   path.write_text("{}")
   with pytest.raises(FormatError, match=r"other\.json"):
-    found.starts(str(tmp_path), problem)
+    policies.starts(str(tmp_path), problem)
   placer = AutoPlacer(policy=str(tmp_path))
   result = placer.place(problem, Simulator(problem), Budget(60.0, 40), 0)
   assert "other.json" in result.skipped["placements of the policy"]

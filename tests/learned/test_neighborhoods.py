@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.policy_problems import (
+  UniformPolicy,
+  gpus,
+  problem_of,
+  random_graph,
+)
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.neighborhoods import Neighborhoods
 from tfplace.learned.ordered.placer import OrderedProposer
@@ -36,7 +41,7 @@ def test_others_change_windows_layers_and_what_is_promising(tables):
   promise = np.full(200, -30.0)
   promise[::7] = 0.0  # Neither a window nor a layer.
   kinds = {"window": 0, "layer": 0, "pair": 0, "promising": 0}
-  for _ in range(800):
+  for _ in range(400):
     free = drawn.draw(promise, rng).free
     assert free.any()
     which = np.flatnonzero(free)
@@ -54,12 +59,12 @@ def test_others_change_windows_layers_and_what_is_promising(tables):
     else:
       assert len(which) == 32  # 29 that are promising and three others
       kinds["promising"] += 1
-  assert min(kinds.values()) > 120, kinds
+  assert min(kinds.values()) > 50, kinds
 
 
-@pytest.mark.parametrize("label", [np.zeros(200, int), np.arange(200)])
-def test_labels_that_tell_nothing_are_no_neighborhoods(tables, label):
-  drawn = Neighborhoods(tables._replace(layer=label, pair=label))
+def test_labels_that_tell_nothing_are_no_neighborhoods(tables):
+  layer, pair = np.zeros(200, int), np.arange(200)
+  drawn = Neighborhoods(tables._replace(layer=layer, pair=pair))
   rng = np.random.default_rng(0)
   for _ in range(50):
     which = np.flatnonzero(drawn.some(rng))
@@ -67,11 +72,11 @@ def test_labels_that_tell_nothing_are_no_neighborhoods(tables, label):
     assert 4 <= len(which) <= 96  # half of a window at the ends
 
 
-def based(num_ops=200, seed=3, sizes=(None,)):
+def based(num_ops=200, seed=3, sizes=(200,)):
   problem = problem_of(random_graph(num_ops, seed=seed), gpus(3))
   rng = np.random.default_rng(0)
   base = rng.integers(0, 3, problem.num_groups)[problem.group_of]
-  return base.astype(np.int32), OrderedProposer(problem, None, sizes)
+  return base.astype(np.int32), OrderedProposer(problem, UniformPolicy(*sizes))
 
 
 def test_most_samples_change_one_decision():

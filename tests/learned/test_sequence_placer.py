@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("strategy", STRATEGIES)
 TRAIN = """
 import sys
 import tfplace
-from tfplace.learned.train.config import Request
+from tfplace.learned.config import TrainConfig
 from tfplace.learned.train.trainer import finish, open_trainer
 problem = tfplace.Problem(
   tfplace.load_graph(sys.argv[1] + "/g.json"),
@@ -30,13 +30,13 @@ problem = tfplace.Problem(
 )
 for strategy in sys.argv[2:]:
   folder = sys.argv[1] + "/" + strategy
-  request = Request(
+  config = TrainConfig(
     checkpoint_dir=folder + ".c", export_dir=folder, strategy=strategy,
     iterations=0, imitation_steps=0, max_decisions=(5, 10, None),
   )
-  trainer = open_trainer([problem], request)
+  trainer = open_trainer([problem], config)
   trainer.run()
-  finish(trainer, request)
+  finish(trainer)
 """
 
 

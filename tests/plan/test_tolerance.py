@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from benchmarks.random_steps import training_step
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.core.presets import cluster_preset
 from tfplace.cost.measured_costs import STEP_NOISE
-from tfplace.learned.synthetic import training_step
 from tfplace.plan import PlanConfig
 from tfplace.plan.search import search
 

@@ -46,3 +46,33 @@ def random_graph(num_ops, seed, cpu_only=False, name="random"):
 
 def problem_of(graph, cluster):
   return core.Problem(graph, cluster)
+
+
+def uniform_head(num_decisions):
+  """A head of `ordered` that rates all devices alike."""
+  from tfplace.learned.ordered.decoding import FEATURES, Head
+
+  shapes = (num_decisions, 1), (num_decisions, FEATURES), (FEATURES, 1), (1, 1)
+  arrays = [np.zeros(shape, np.float32) for shape in (*shapes, (1,), (1,))]
+  return Head(*arrays)
+
+
+class UniformPolicy:
+  """A policy of `ordered` with `uniform_head`, which prefers to keep."""
+
+  axes = 0
+
+  def __init__(self, *sizes, keeping=1.5):
+    self._sizes, self._keeping = sizes, keeping
+
+  def decisions(self):
+    return self._sizes
+
+  def run(self, function, arrays):
+    from tfplace.learned.ordered.decoding import BASE
+
+    if function == "head":
+      return uniform_head(1)[2:]
+    head = uniform_head(len(next(iter(arrays))))
+    head.slope[:, BASE] = self._keeping
+    return head[:2]

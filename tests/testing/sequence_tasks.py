@@ -1,16 +1,13 @@
 """Small tasks for tests of learners, and configs of the literature's."""
 
-import dataclasses
-
 import numpy as np
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, core
+from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sequence.networks import HierarchicalConfig, RnnConfig
 from tfplace.learned.sequence.placeto_network import PlacetoConfig
-from tfplace.learned.sequence.reinforce import ReinforceConfig
-from tfplace.learned.train.config import ImitationConfig, TrainConfig
 from tfplace.learned.train.tasks import Task
 
 NETWORKS = {
@@ -55,14 +52,13 @@ def chains_task():
   return task_of(problem_of(core.build_graph("chains", ops, edges), gpus(2)))
 
 
-def config_of(strategy, seed=0, iterations=0, **reinforce):
-  chosen = ReinforceConfig(samples=32, entropy=0.02)
+def config_of(strategy, seed=0, iterations=0, **settings):
   return TrainConfig(
     iterations=iterations,
     seed=seed,
     strategy=strategy,
     checkpoint_every=1,
     network=NETWORKS[strategy],
-    method=dataclasses.replace(chosen, **reinforce),
-    imitation=ImitationConfig(steps=1, learning_rate=1e-2),
+    imitation_steps=1,
+    **{"samples": 32, "entropy": 0.02, **settings},
   )

@@ -1,4 +1,4 @@
-"""Tasks of tfplace-train: members, microbatched steps, clusters in turn."""
+"""Tasks of tfplace-train: members, and microbatched steps."""
 
 import pytest
 from absl import flags
@@ -8,6 +8,8 @@ from tfplace.models import families, zoo
 
 
 def test_only_members_that_train_are_listed():
+  with pytest.raises(cli.UsageError, match="'ptbb' is none of cifar10, ptb"):
+    training_graphs._members(["ptbb"], 24)
   members = training_graphs._members(["ptb", "nmt"], 24)
   assert len(members) == len(set(members)) == 2 * families.TRAINING
   assert ("nmt_family", "index=0") in members
@@ -31,33 +33,7 @@ def test_the_training_split_has_no_row_of_the_published_tables():
   assert training_graphs._split(False) == []
 
 
-@pytest.mark.parametrize(
-  "in_turn, expected",
-  [(True, [("0", 2), ("1", 3), ("2", 2)]),
-   (False, [(g, d) for g in "012" for d in (2, 3)])],
-)  # fmt: skip
-def test_graphs_go_on_every_cluster_or_on_one_in_turn(in_turn, expected):
-  values = flags.FlagValues()
-  training_graphs.define(values)
-  values.mark_as_parsed()
-  values.cluster = ["k80x2", "p100x3"]
-  values.synthetic, values.clusters_in_turn = 3, in_turn
-  problems = list(training_graphs.problems(values))
-  found = [
-    (p.graph.name.removeprefix("synthetic"), p.cluster.num_devices - 1)
-    for p in problems  # a CPU beside the GPUs
-  ]
-  assert found == expected
-
-
-def test_an_unknown_family_is_refused():
-  with pytest.raises(cli.UsageError, match="'ptbb' is none of cifar10, ptb"):
-    training_graphs._members(["ptbb"], 24)
-
-
-def test_a_member_is_extracted_once_and_has_a_name_of_its_own(
-  tmp_path, monkeypatch
-):
+def test_a_member_is_extracted_once_and_named(tmp_path, monkeypatch):
   """The command that extracts is replaced: it copies a tiny graph."""
   from tests.testing import policy_problems
   from tfplace import formats

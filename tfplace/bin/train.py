@@ -4,6 +4,8 @@ Training runs in its own process: TF-GNN and tf-agents need Keras 2, which is
 selected for a whole process before TensorFlow is imported.
 """
 
+import dataclasses
+import functools
 import math
 import os
 import sys
@@ -17,7 +19,8 @@ from rich import console, progress, table
 from tfplace import bounds, core
 from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
-from tfplace.learned import policy_format, training_process
+from tfplace.learned import policy_format, sampling, training_process
+from tfplace.learned.config import TrainConfig
 from tfplace.measure.remote import resolvers
 from tfplace.placers import LEARNED, dask_workers
 from tfplace.plan import Stages, live_step
@@ -39,21 +42,12 @@ _STRATEGIES_OF = {
   "search_evaluations": ("gdp", "placeto", "hierarchical", "rnn"),
   "elite": ("gdp", "ordered", "hierarchical", "rnn"),
 }
-_REQUESTED = (
-  "checkpoint_dir",
-  "export_dir",
-  "init_from",
-  "iterations",
-  "imitation_steps",
-  "samples",
-  "search_evaluations",
-  "checkpoint_every",
-  "learning_rate",
-  "entropy",
-  "seed",
-  "strategy",
-  "elite",
-)
+# Fields of the configuration with a flag of their name.
+_REQUESTED = [
+  field.name
+  for field in dataclasses.fields(TrainConfig)
+  if field.name not in ("network", "search_s")
+]
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -68,7 +62,7 @@ def _define(values: flags.FlagValues) -> None:
   )
   flags.DEFINE_enum(
     "strategy",
-    "ordered",
+    TrainConfig.strategy,
     list(LEARNED),
     "Learned strategy to train; auto asks ordered.",
     flag_values=values,
@@ -83,8 +77,8 @@ def _define(values: flags.FlagValues) -> None:
   )
   sources.define_dask_flag(
     values,
-    "draw and simulate the samples of each iteration (the numbers are the same"
-    " as without it)",
+    "simulate the samples of each iteration (the numbers are the same as"
+    " without it)",
   )
   _define_directories(values)
   _define_numbers(values)
@@ -102,66 +96,66 @@ def _define_directories(values: flags.FlagValues) -> None:
 
 def _define_numbers(values: flags.FlagValues) -> None:
   numbers = {
-    "iterations": (200, 0, "PPO iterations, each on the next graph."),
-    "imitation_steps": (
-      None,
-      0,
-      "Imitation steps per graph, before PPO. Default: that of the strategy.",
-    ),
-    "samples": (16, 2, "Placements sampled per iteration."),
+    "iterations": (0, "PPO iterations, each on the next graph."),
+    "imitation_steps": (0, "Imitation steps per graph, before PPO."),
+    "samples": (2, "Placements sampled per iteration."),
     "search_evaluations": (
-      0,
       0,
       "Evaluations of annealing to improve the target of imitation; not for"
       " ordered.",
     ),
-    "checkpoint_every": (10, 1, "Iterations between checkpoints."),
-    "seed": (0, 0, "Seed of all random choices."),
-    "measured_steps": (5, 1, "Timed steps per measured placement."),
+    "checkpoint_every": (1, "Iterations between checkpoints."),
+    "seed": (0, "Seed of all random choices."),
   }
-  for name, (default, least, help_text) in numbers.items():
+  for name, (least, text) in numbers.items():
     flags.DEFINE_integer(
-      name, default, help_text, lower_bound=least, flag_values=values
+      name,
+      getattr(TrainConfig, name),
+      f"{text}{_default_of(name)}",
+      lower_bound=least,
+      flag_values=values,
     )
-  flags.DEFINE_float(
-    "minutes",
-    None,
-    "Time limit of this run, from its start to its export, in place of"
-    " --iterations. A run with the same --checkpoint_dir goes on for as long.",
-    lower_bound=0.0,
+  flags.DEFINE_integer(
+    "measured_steps",
+    5,
+    "Timed steps per measured placement.",
+    lower_bound=1,
     flag_values=values,
   )
-  flags.DEFINE_float(
-    "timeout_s",
-    60.0,
-    "Time limit of one measurement in seconds.",
-    lower_bound=1.0,
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    "elite",
-    None,
-    "For all but placeto: best share of an iteration's samples that is used for"
-    " training. 1 is plain PPO or REINFORCE. Default: that of the strategy.",
-    lower_bound=0.01,
-    upper_bound=1.0,
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    "learning_rate",
-    None,
-    "Learning rate of Adam. Default: that of the strategy.",
-    lower_bound=0.0,
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    "entropy",
-    None,
-    "Weight of the entropy. Default: that of the strategy. A larger weight"
-    " keeps samples diverse, which improves the best of many.",
-    lower_bound=0.0,
-    flag_values=values,
-  )
+  rates = {
+    "minutes": (
+      (None, 0.0, None),
+      "Time limit of this run, from its start to its export, in place of"
+      " --iterations. A run with the same --checkpoint_dir goes on as long.",
+    ),
+    "timeout_s": ((60.0, 1.0, None), "Seconds that one measurement may take."),
+    "elite": (
+      (None, 0.01, 1.0),
+      "For all but placeto: best share of an iteration's samples that is used"
+      " for training. 1 is plain PPO or REINFORCE.",
+    ),
+    "learning_rate": ((None, 0.0, None), "Learning rate of Adam."),
+    "entropy": (
+      (None, 0.0, None),
+      "Weight of the entropy. A larger weight keeps samples diverse, which"
+      " improves the best of many.",
+    ),
+  }
+  for name, ((default, least, most), text) in rates.items():
+    flags.DEFINE_float(
+      name,
+      default,
+      f"{text}{_default_of(name)}",
+      lower_bound=least,
+      upper_bound=most,
+      flag_values=values,
+    )
+
+
+def _default_of(name: str) -> str:
+  """Ends the help of flags that the configuration fills in by strategy."""
+  is_open = getattr(TrainConfig, name, 0) is None
+  return " Default: that of the strategy." if is_open else ""
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -237,9 +231,8 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
   others = [name for name in training_graphs.SOURCES if name != "models"]
   if any(values[name].value for name in others):
     raise cli.UsageError(
-      "--reward=measure runs --models; --graphs and --synthetic have only"
-      " costs, and --families and --training_split are for pre-training in the"
-      " simulator"
+      "--reward=measure runs --models; --graphs have only costs, and --families"
+      " and --training_split are for pre-training in the simulator"
     )
   step = microbatch_flags.config(values)
   if not (step.is_whole and step.recompute.is_none):
@@ -251,7 +244,7 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
 
 
 def _requested(values: flags.FlagValues) -> dict[str, Any]:
-  """Returns the keyword arguments of `config.Request`.
+  """Returns the keyword arguments of `TrainConfig`.
 
   Raises:
     UsageError: a value of `--max_decisions` is not a number.
@@ -303,7 +296,8 @@ def _run(values: flags.FlagValues, until: float) -> None:
     _train(values, problems, until)
     return
   with dask_workers.opened_workers(values.dask) as opened:
-    _train(values, problems, until, workers=opened)
+    make = functools.partial(sampling.WorkerSimulator, workers=opened)
+    _train(values, problems, until, make_evaluator=make)
 
 
 def _train(
@@ -312,14 +306,14 @@ def _train(
   until: float,
   **options: Any,
 ) -> None:
-  from tfplace.learned.train import config, trainer  # Imports TensorFlow.
+  from tfplace.learned.train import trainer  # Imports TensorFlow.
 
   search_s = 0.0
   if values.minutes is not None:
     left_s = max(0.0, until - time.monotonic())
     search_s = _SEARCH_SHARE * left_s / max(1, len(problems))
-  request = config.Request(**_requested(values), search_s=search_s)
-  run = trainer.open_trainer(problems, request, **options)
+  config = TrainConfig(**_requested(values), search_s=search_s)
+  run = trainer.open_trainer(problems, config, **options)
   if run.done:
     print(f"continuing after step {run.done} of {run.total}")
   screen = console.Console(stderr=True)
@@ -342,7 +336,7 @@ def _train(
       )
 
     run.run(show, until)
-  trainer.finish(run, request)
+  trainer.finish(run)
   _print_table(run, values.reward == "simulate")
 
 

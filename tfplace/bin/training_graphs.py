@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import glob
-import itertools
 import json
 import os
 import subprocess
@@ -16,9 +15,9 @@ from absl import flags
 from tfplace import core, formats
 from tfplace.bin import cli, microbatch_flags, sources
 from tfplace.errors import TrainingError
-from tfplace.learned import synthetic, training_process
+from tfplace.learned import training_process
 
-SOURCES = ("models", "families", "training_split", "graphs", "synthetic")
+SOURCES = ("models", "families", "training_split", "graphs")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -54,25 +53,11 @@ def define(values: flags.FlagValues) -> None:
     " several values, each graph is placed on each cluster.",
     flag_values=values,
   )
-  flags.DEFINE_bool(
-    "clusters_in_turn",
-    False,
-    "Place each graph only on the clusters with one kind of GPU, in turn. Each"
-    " graph is then extracted once.",
-    flag_values=values,
-  )
   flags.DEFINE_integer(
     "members",
     24,
     "Number of training members of each family.",
     lower_bound=1,
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    "synthetic",
-    0,
-    "Number of additional random training steps.",
-    lower_bound=0,
     flag_values=values,
   )
   microbatch_flags.define_flags(values)
@@ -107,16 +92,10 @@ def check_microbatches(values: flags.FlagValues) -> None:
 
 
 def problems(values: flags.FlagValues) -> Iterator[core.Problem]:
-  """Yields each graph on each cluster, or with `--clusters_in_turn` on some."""
+  """Yields each graph on each cluster."""
   clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
-  turns = [clusters]
-  if values.clusters_in_turn:
-    alike: dict[str, list[tuple[str, core.Cluster]]] = {}
+  for load in _loaders(values):
     for name, cluster in clusters:
-      alike.setdefault(_hardware(cluster), []).append((name, cluster))
-    turns = list(alike.values())
-  for load, turn in zip(_loaders(values), itertools.cycle(turns), strict=False):
-    for name, cluster in turn:
       yield core.Problem(load(name, cluster), cluster)
 
 
@@ -149,20 +128,12 @@ def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
       model,
       sizes,
     )
-  for seed in range(values.synthetic):
-    yield functools.partial(_synthetic, seed)
 
 
 def _loaded(
   path: str, unused_name: str, unused_cluster: core.Cluster
 ) -> core.OpGraph:
   return formats.load_graph(path)
-
-
-def _synthetic(
-  seed: int, unused_name: str, cluster: core.Cluster
-) -> core.OpGraph:
-  return synthetic.on_kinds(synthetic.training_step(seed), cluster)
 
 
 def _members(names: Sequence[str], number: int) -> list[tuple[str, str]]:

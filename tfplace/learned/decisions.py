@@ -22,21 +22,13 @@ from tfplace.simulate.links import mean_transfer
 NEVER = np.float32(-1e9)  # logit of a device that cannot run the decision
 
 
-@dataclasses.dataclass(frozen=True)
-class DecisionConfig:
-  """Coarsening to decisions, and noise that decisions share.
-
-  Attributes:
-    variable_sends: Transfers of each variable, including optimizer state, that
-      count as work in coarsening (chosen from 0, 1 and 4 on a 12-layer GPT in
-      four microbatches).
-    exploration: Numbers of coarse groups that share exploration noise, if there
-      are more decisions. With few coarse groups some samples are good at once,
-      even from random weights.
-  """
-
-  variable_sends: float = 4.0
-  exploration: tuple[int, ...] = (4, 16, 64, 256)
+# Transfers of each variable, including optimizer state, that count as work in
+# coarsening; chosen from 0, 1 and 4 on a 12-layer GPT in four microbatches.
+_VARIABLE_SENDS = 4.0
+# Numbers of coarse groups that share exploration noise, if there are more
+# decisions. With few coarse groups some samples are good at once, even from
+# random weights.
+_EXPLORATION = (4, 16, 64, 256)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,13 +44,11 @@ class Decisions:
     base: [num_ops] devices of a placement to modify. If the choice of a
       decision is the device of most of its work in the base, its ops keep their
       devices. None if choices define the whole placement.
-    config: See `DecisionConfig`.
   """
 
   problem: Problem
   decision_of: np.ndarray
   base: np.ndarray | None = None
-  config: DecisionConfig = DecisionConfig()
 
   @property
   def num_decisions(self) -> int:
@@ -84,21 +74,18 @@ class Decisions:
       return problem
     return problem.with_groups(self.decision_of)
 
-  def coarse_groups(self, max_groups: int) -> np.ndarray:
-    """Merges decisions to about `max_groups`; returns [N] int32 labels."""
-    made = group_decisions(self.problem, max_groups, self.config)
-    coarse = made.decision_of
+  def _of_first_op(self, label: np.ndarray) -> np.ndarray:
+    """Returns [num_decisions] int32 labels of each decision's first op."""
     result = np.zeros(self.num_decisions, np.int32)
-    # Takes the group of the first op.
-    result[self.decision_of[::-1]] = coarse[::-1]
+    result[self.decision_of[::-1]] = label[::-1]  # The last assignment wins.
     return result
 
   @functools.cached_property
   def explorations(self) -> tuple[np.ndarray, ...]:
     """Groupings for exploration, each [num_decisions], used in turn."""
     return tuple(
-      self.coarse_groups(size)
-      for size in self.config.exploration
+      self._of_first_op(group_decisions(self.problem, size).decision_of)
+      for size in _EXPLORATION
       if 2 * size < self.num_decisions
     )
 
@@ -112,11 +99,7 @@ class Decisions:
   def scopes(self) -> np.ndarray:
     """[num_decisions] int32 name scope, such as a layer of a time step."""
     groups, scopes = self._named
-    of_op = scopes.of[groups.problem.group_of]
-    result = np.zeros(self.num_decisions, np.int32)
-    # Takes the scope of the first op.
-    result[self.decision_of[::-1]] = of_op[::-1]
-    return result
+    return self._of_first_op(scopes.of[groups.problem.group_of])
 
   def axes(self, number: int) -> np.ndarray:
     """Returns [number, num_decisions] int32 ranks on op-name axes, or -1."""
@@ -182,11 +165,16 @@ class Decisions:
 
 
 def group_decisions(
-  problem: Problem,
-  max_decisions: int | None = None,
-  config: DecisionConfig = DecisionConfig(),
+  problem: Problem, max_decisions: int | None = None
 ) -> Decisions:
-  """Makes one decision per group, or at most about `max_decisions`.
+  """Makes one decision per group, or at most about `max_decisions`."""
+  return decisions_at(problem, [max_decisions])[0]
+
+
+def decisions_at(
+  problem: Problem, sizes: Iterable[int | None]
+) -> list[Decisions]:
+  """Applies `group_decisions` at each size that merges differently.
 
   Groups are merged as in `placers.merge`. In a microbatched step only groups
   of the same microbatch are merged, because a coarse group of several
@@ -194,25 +182,19 @@ def group_decisions(
   variables count as work, so that shared variables are spread over several
   coarse groups.
   """
-  (parent,) = _merged(problem, [max_decisions], config)
-  order = GroupGraph(problem).order
-  return Decisions(problem, _in_order(problem, order, parent), config=config)
-
-
-def _merged(
-  problem: Problem, sizes: Sequence[int | None], config: DecisionConfig
-) -> list[np.ndarray]:
-  """Returns the [num_groups] group that each is merged into, at each size."""
-  alone = np.arange(problem.num_groups)
-  targets = [size for size in sizes if size and size < len(alone)]
+  distinct = dict.fromkeys(
+    n if n and n < problem.num_groups else None for n in sizes
+  )
+  targets = [size for size in distinct if size]
   split: tuple[np.ndarray, ...] = ()
   if targets and problem.graph.num_microbatches > 1:
-    split = (
-      _microbatches(problem),
-      _variables_us(problem, config.variable_sends),
-    )
+    split = _microbatches(problem), _variables_us(problem)
   found = iter(merged(problem, targets, *split) if targets else [])
-  return [next(found) if size in targets else alone for size in sizes]
+  alone, order = np.arange(problem.num_groups), GroupGraph(problem).order
+  return [
+    Decisions(problem, _in_order(problem, order, next(found) if n else alone))
+    for n in distinct
+  ]
 
 
 def _microbatches(problem: Problem) -> np.ndarray:
@@ -225,24 +207,10 @@ def _microbatches(problem: Problem) -> np.ndarray:
   return np.where(low == high, high, -1)
 
 
-def _variables_us(problem: Problem, sends: float) -> np.ndarray:
-  num_bytes = problem.graph.persistent_bytes * sends
+def _variables_us(problem: Problem) -> np.ndarray:
+  num_bytes = problem.graph.persistent_bytes * _VARIABLE_SENDS
   total = np.bincount(problem.group_of, num_bytes, problem.num_groups)
   return total * mean_transfer(problem.cluster)[0]
-
-
-def decisions_at(
-  problem: Problem, sizes: Iterable[int | None]
-) -> list[Decisions]:
-  """Applies `group_decisions` at each size that merges differently."""
-  distinct = dict.fromkeys(
-    n if n is not None and n < problem.num_groups else None for n in sizes
-  )
-  config, order = DecisionConfig(), GroupGraph(problem).order
-  return [
-    Decisions(problem, _in_order(problem, order, parent), config=config)
-    for parent in _merged(problem, list(distinct), config)
-  ]
 
 
 def _in_order(
@@ -288,8 +256,6 @@ def shared_noise(
 ) -> Iterator[np.ndarray]:
   """Yields `number` arrays [count, devices] of float32 Gumbel noise.
 
-  Row i is `group_noise` of `groupings[i % len(groupings)]`.
-
   Args:
     count: Decisions per placement, N.
     devices: Devices per decision.
@@ -299,31 +265,12 @@ def shared_noise(
     temperatures: Temperatures of equal consecutive shares of the placements.
       Above 1, samples are closer to uniform.
   """
-  drawn = group_noise(rng, number, count, devices, groupings, temperatures)
-  for row, noise in enumerate(drawn):
-    yield noise[groupings[row % len(groupings)]] if groupings else noise
-
-
-def group_noise(
-  rng: np.random.Generator,
-  number: int,
-  count: int,
-  devices: int,
-  groupings: Sequence[np.ndarray] = (),
-  temperatures: Sequence[float] = (1.0,),
-) -> Iterator[np.ndarray]:
-  """Yields `number` arrays [groups, devices] of float32 Gumbel noise.
-
-  Arguments are those of `shared_noise`. Without groupings, each decision is a
-  group.
-  """
   for row in range(number):
-    size = count
-    if groupings:
-      size = int(groupings[row % len(groupings)].max(initial=0)) + 1
+    grouping = groupings[row % len(groupings)] if groupings else None
+    size = count if grouping is None else int(grouping.max(initial=0)) + 1
     noise = rng.gumbel(size=(size, devices)).astype(np.float32)
     noise *= np.float32(temperatures[row * len(temperatures) // number])
-    yield noise
+    yield noise if grouping is None else noise[grouping]
 
 
 def decoding_noise(

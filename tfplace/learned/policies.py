@@ -1,19 +1,32 @@
-"""Exported policies: loading and inference with the base install."""
+"""Exported policies: loading, inference and placers (base install)."""
 
+import abc
+import dataclasses
 import functools
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator
 from tfplace.errors import ExtractionError, TrainingError
+from tfplace.formats.results import load_assignments
 from tfplace.learned import policy_format
-from tfplace.learned.policy_format import PolicyInputs
+from tfplace.learned.policy_format import PLACEMENTS, PolicyInputs
+from tfplace.placers.replan import carried_over
+from tfplace.placers.tracker import Tracker
 
 SHIPPED = pathlib.Path(__file__).parent / "pretrained"
 SHIPPED_NAME = "shipped"  # Stands for the directory in `SHIPPED`.
+_LEAST_KNOWN = 0.5  # Share of the ops that a placement of a policy must name.
+# Policies of more graphs are general ones, and reading their placements would
+# take longer than a search.
+_MOST_FILES = 16
 
 
 class Policy:
@@ -133,3 +146,63 @@ def load_placers_policy(strategy: str, directory: str | None) -> Policy:
 
 
 _shipped = functools.lru_cache(maxsize=4)(load_policy)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PolicyPlacer(abc.ABC):
+  """Placer by a trained policy, zero-shot.
+
+  Attributes:
+    policy: Directory of an exported policy; None selects the shipped one.
+  """
+
+  policy: str | None = None
+  name: ClassVar[str]
+
+  def place(
+    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
+  ) -> Result:
+    """Returns the best placement that the policy proposes.
+
+    Raises:
+      TrainingError: There is no policy, or it cannot be loaded.
+      InfeasibleError: No tried placement fits in memory.
+    """
+    policy = load_placers_policy(self.name, self.policy)
+    tracker = Tracker(self.name, problem, evaluator, budget)
+    self._propose(policy, tracker, np.random.default_rng(seed))
+    return tracker.result()
+
+  @abc.abstractmethod
+  def _propose(
+    self, policy: Policy, tracker: Tracker, rng: np.random.Generator
+  ) -> None:
+    """Offers placements to the tracker until it is done."""
+
+
+def starts(policy: str, problem: Problem) -> np.ndarray:
+  """Returns the placements that the training of a policy found for a graph.
+
+  Variants of the graph, whose names differ partly, get them, too.
+
+  Args:
+    policy: Directory of the policy.
+
+  Returns:
+    [num_starts, num_ops] int32 devices, see `replan.carried_over`; none for a
+    graph of which no placement names at least half of the ops, and for a policy
+    with more than 16 placements.
+
+  Raises:
+    FormatError: A file is no placement.
+    OSError: A file cannot be read.
+  """
+  names, count = problem.graph.names, max(1, problem.graph.num_ops)
+  found = [np.zeros((0, problem.graph.num_ops), np.int32)]
+  paths = sorted((pathlib.Path(policy) / PLACEMENTS).glob("*.json"))
+  for path in paths if len(paths) <= _MOST_FILES else ():
+    assignments = load_assignments(path)
+    known = sum(name in assignments for name in names)
+    if known >= _LEAST_KNOWN * count:
+      found.append(carried_over(problem, assignments))
+  return np.concatenate(found)

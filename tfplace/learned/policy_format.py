@@ -11,10 +11,11 @@ import numpy as np
 
 from tfplace.errors import FormatError, TrainingError, shown
 from tfplace.formats import files, json_file
-from tfplace.learned import find_method, found
+from tfplace.learned import find_method
 
 FORMAT = "tfplace.policy.v1"
 INFO_FILE = "policy.json"
+PLACEMENTS = "placements"  # Folder of the best placements of the training.
 _MOST_BYTES = 1 << 20  # Shipped policies have 2,000.
 _MOST_SIZE = 4096  # Units or layers of a network; shipped ones have 64.
 _MOST_AXES = 64  # Shipped policies have 3.
@@ -22,7 +23,7 @@ _MOST_DECISIONS = 1 << 24
 # All that an exported policy contains.
 _CONTENT = re.compile(
   rf"{re.escape(INFO_FILE)}|(saved_model|fingerprint)\.pb|assets"
-  rf"|variables(/variables\.[^/]+)?|{found.FOLDER}(/[^/]+\.json)?"
+  rf"|variables(/variables\.[^/]+)?|{PLACEMENTS}(/[^/]+\.json)?"
 )
 
 

@@ -1,63 +1,23 @@
-"""Samples of an iteration, drawn and evaluated here or on workers (NumPy only).
-
-The learner draws the noise, so the numbers do not depend on the workers. Each
-worker gets a part of the rows and what they need of the policy. It needs
-neither TensorFlow nor tf-agents.
-"""
+"""Simulation of samples, here or on Dask workers (NumPy only)."""
 
 import collections
-import dataclasses
 import hashlib
 import pickle
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from tfplace.core import symmetry
+from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
-from tfplace.learned.decisions import Decisions
 from tfplace.placers.dask_workers import Workers
 from tfplace.simulate import Simulator
+from tfplace.simulate.simulator import Batch
 
 _THREADS = 2  # Of a simulator, as many as cores per local worker.
-_KEPT = 64  # Graphs that a worker keeps.
-_UNKNOWN = "unknown"  # Answer of a worker that does not know the graph.
-
-
-class Context:
-  """Data that all samples of one graph share, and values derived from it.
-
-  Attributes:
-    decisions: Problem and its decisions.
-    evaluator: Evaluates placements of the problem.
-    groupings: See `decisions.shared_noise`.
-    classes: [num_devices] result of `symmetry.device_classes`.
-  """
-
-  def __init__(
-    self,
-    decisions: Decisions,
-    evaluator: Evaluator,
-    groupings: tuple[np.ndarray, ...] = (),
-  ) -> None:
-    self.decisions = decisions
-    self.evaluator = evaluator
-    self.groupings = groupings
-    self.classes = symmetry.device_classes(decisions.problem.cluster)
-    self._derived: dict[Callable[..., Any], Any] = {}
-
-  def derived(self, make: Callable[["Context"], Any]) -> Any:
-    """Returns `make(self)`, which is computed once."""
-    if make not in self._derived:
-      self._derived[make] = make(self)
-    return self._derived[make]
-
-  def step_times(self, choices: np.ndarray) -> np.ndarray:
-    """Maps [B, num_decisions] devices to [B] step times."""
-    return step_times(self.evaluator, self.decisions.to_devices(choices))
+_KEPT = 64  # Problems that a worker keeps.
 
 
 def step_times(evaluator: Evaluator, devices: np.ndarray) -> np.ndarray:
@@ -72,164 +32,86 @@ def step_times(evaluator: Evaluator, devices: np.ndarray) -> np.ndarray:
   )
 
 
-class Draws(Protocol):
-  """Picklable request for a batch of samples of one graph.
+class WorkerSimulator(Simulator):
+  """Simulator whose batches run on Dask workers.
 
-  A row of the result depends on the same row of the request only.
+  The problem is sent once to each worker process. Rows that no worker returns
+  are simulated here.
   """
 
-  def __len__(self) -> int:
-    """Number of rows, B."""
-    ...
-
-  def part(self, rows: slice) -> "Draws":
-    """Returns some of the rows."""
-    ...
-
-  def run(self, context: Context) -> Any:
-    """Draws and evaluates; returns a named tuple of [B, ...] arrays."""
-    ...
-
-
-class Drawn(NamedTuple):
-  """Evaluated samples.
-
-  Attributes:
-    choices: [B, N] int32 devices.
-    step_us: [B] step times, infinite where infeasible.
-  """
-
-  choices: np.ndarray
-  step_us: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Given:
-  """Draws of policies that sample in the learner: only evaluated.
-
-  Attributes:
-    choices: [B, N] int32 devices.
-  """
-
-  choices: np.ndarray
-
-  def __len__(self) -> int:
-    return len(self.choices)
-
-  def part(self, rows: slice) -> "Given":
-    return Given(self.choices[rows])
-
-  def run(self, context: Context) -> Drawn:
-    return Drawn(self.choices, context.step_times(self.choices))
-
-
-class WorkerSampler:
-  """Runs draws of one graph on workers.
-
-  The graph is sent once to each worker process. Rows that no worker returns are
-  computed here.
-
-  Args:
-    context: Context with a `Simulator`.
-  """
-
-  def __init__(self, context: Context, workers: Workers) -> None:
-    self._context = context
+  def __init__(self, problem: Problem, workers: Workers) -> None:
+    super().__init__(problem)
     self._workers = workers
-    self._content = pack(context)
+    sent = problem.without_derived()
+    self._content = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL)
     self._key = hashlib.blake2b(self._content, digest_size=16).hexdigest()
 
-  def run(self, draws: Draws) -> Any:
-    """Returns the same arrays as `draws.run` here."""
-    number = min(len(self._workers.addresses), len(draws))
-    if not number:
-      return draws.run(self._context)
-    bounds = [i * len(draws) // number for i in range(number + 1)]
-    parts = [draws.part(slice(*bounds[i : i + 2])) for i in range(number)]
-    results = self._ask(parts, None)
-    unknown = [i for i, result in enumerate(results) if result is _UNKNOWN]
+  def run(self, devices: np.ndarray, *args: Any, **kwargs: Any) -> Batch:
+    """See `Simulator`; only batches without further arguments are sent."""
+    number = min(len(self._workers.addresses), len(devices))
+    if args or kwargs or not number:
+      return super().run(devices, *args, **kwargs)
+    parts = np.array_split(devices, number)
+    found = self._ask(parts, None)
+    unknown = [i for i, batch in enumerate(found) if batch == ()]
     if unknown:
       asked = self._ask([parts[i] for i in unknown], self._content)
-      for i, result in zip(unknown, asked, strict=True):
-        results[i] = result
-    return joined(
-      [
-        result if isinstance(result, tuple) else part.run(self._context)
-        for part, result in zip(parts, results, strict=True)
-      ]
-    )
+      for i, batch in zip(unknown, asked, strict=True):
+        found[i] = batch
+    batches = [
+      batch or super(WorkerSimulator, self).run(part)
+      for part, batch in zip(parts, found, strict=True)
+    ]
+    return Batch(*map(np.concatenate, zip(*batches, strict=True)))
 
-  def _ask(self, parts: Sequence[Draws], content: bytes | None) -> list[Any]:
-    """Returns results; None where they are lost or the graph is unknown."""
+  def _ask(
+    self, parts: Sequence[np.ndarray], content: bytes | None
+  ) -> list[Any]:
+    """Returns batches; () where the problem is unknown, None where lost."""
     calls = [(part, self._key, content) for part in parts]
-    return self._workers.run(run_part, calls, self._accepted)
+    return self._workers.run(simulate_part, calls, self._accepted)
 
-  def _accepted(self, result: Any, draws: Any, *_: Any) -> Any:
-    """Simulates the best sample of a worker; raises TfplaceError if it errs."""
+  def _accepted(self, result: Any, devices: np.ndarray, *_: Any) -> Any:
+    """Simulates a worker's best row; raises TfplaceError if it errs."""
     if result is None:
-      return _UNKNOWN
-    choices = result.choices if hasattr(result, "choices") else draws.choices
-    claimed = getattr(result, "feasible_us", result.step_us)
-    if not len(choices) == len(claimed) == len(draws):
+      return ()
+    batch = Batch(*result)
+    if any(len(array) != len(devices) for array in batch):
       raise TfplaceError("it returns a wrong number of samples")
-    best = slice(at := int(claimed.argmin()), at + 1)
-    (step_us,) = self._context.step_times(choices[best])
-    if step_us != claimed[at]:
+    at = int(batch.step_time_us.argmin())
+    ours = super().run(devices[at : at + 1]).step_time_us[0]
+    claimed = batch.step_time_us[at]
+    if ours != claimed:
       raise TfplaceError(
-        f"it says {claimed[at]:g} us of a placement that takes {step_us:g} us"
+        f"it says {claimed:g} us of a placement that takes {ours:g} us"
       )
-    return result
+    return batch
 
 
-def joined(results: list[Any]) -> Any:
-  """Concatenates named tuples of arrays along their first axis."""
-  first = results[0]
-  if len(results) == 1:
-    return first
-  return type(first)(*map(np.concatenate, zip(*results, strict=True)))
-
-
-def pack(context: Context) -> bytes:
-  """Pickles a context without the values that are derived from it."""
-  decisions = context.decisions
-  content = (
-    decisions.problem.without_derived(),
-    (decisions.decision_of, decisions.base, decisions.config),
-    context.groupings,
-  )
-  return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
-
-
-def unpack(content: bytes) -> Context:
-  """Inverse of `pack`, with a simulator."""
-  problem, decisions, groupings = pickle.loads(content)
-  return Context(
-    Decisions(problem, *decisions), Simulator(problem, _THREADS), groupings
-  )
-
-
-# Contexts in this worker process by key, least recently used first.
-_contexts: collections.OrderedDict[str, Context] = collections.OrderedDict()
+# Simulators in this worker process by key, least recently used first.
+_simulators: collections.OrderedDict[str, Simulator] = collections.OrderedDict()
 _lock = threading.Lock()
 
 
-def run_part(draws: Draws, key: str, content: bytes | None) -> Any:
-  """Runs draws on a worker.
+def simulate_part(
+  devices: np.ndarray, key: str, content: bytes | None
+) -> tuple[np.ndarray, ...] | None:
+  """Simulates [B, num_ops] devices on a worker.
 
   Args:
-    key: Identity of the context.
-    content: Result of `pack`, or None if the worker may know the context.
+    key: Identity of the problem.
+    content: Pickled problem, or None if the worker may know it.
 
   Returns:
-    The result, or None if the context is unknown.
+    The fields of a `Batch`, or None if the problem is unknown.
   """
   with _lock:
-    context = _contexts.pop(key, None)
-    if context is None and content is not None:
-      context = unpack(content)
-    if context is None:
+    simulator = _simulators.pop(key, None)
+    if simulator is None and content is not None:
+      simulator = Simulator(pickle.loads(content), _THREADS)
+    if simulator is None:
       return None
-    _contexts[key] = context
-    if len(_contexts) > _KEPT:
-      _contexts.popitem(last=False)
-  return draws.run(context)
+    _simulators[key] = simulator
+    if len(_simulators) > _KEPT:
+      _simulators.popitem(last=False)
+  return tuple(simulator.run(devices))

@@ -211,8 +211,8 @@ def open_proposer(strategy: str, policy: str | None, problem: Problem) -> Any:
 
 
 def policy_starts(policy: str, problem: Problem) -> np.ndarray:
-  """Returns [num_starts, num_ops] devices, see `learned.found.starts`."""
-  return _imported("tfplace.learned.found:starts")(policy, problem)
+  """Returns [num_starts, num_ops] devices, see `learned.policies.starts`."""
+  return _imported("tfplace.learned.policies:starts")(policy, problem)
 
 
 def has_proposer(strategy: str) -> bool:

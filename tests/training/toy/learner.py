@@ -9,7 +9,7 @@ from tests.training.toy.placer import SIGNATURE, extract
 from tfplace.learned.decisions import sample
 from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import Exportable
-from tfplace.learned.train.learner import Learner, Step
+from tfplace.learned.train.learner import IMITATION_RATE, Learner, Step
 from tfplace.learned.train.objectives import imitation_loss, mean_entropy
 from tfplace.learned.train.tasks import log_rewards
 
@@ -17,12 +17,6 @@ from tfplace.learned.train.tasks import log_rewards
 @dataclasses.dataclass(frozen=True)
 class ToySizes:
   """The network has nothing to choose."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ToyConfig:
-  samples: int = 8
-  learning_rate: float = 0.1
 
 
 class ToyNetwork(tf.Module):
@@ -36,13 +30,12 @@ class ToyNetwork(tf.Module):
 
 class ToyLearner(Learner):
   network_type = ToySizes
-  method_type = ToyConfig
 
   def __init__(self, tasks, config):
     super().__init__(tasks, config)
     self.policy = ToyNetwork()
-    self.imitation_optimizer = self._adam(config.imitation.learning_rate)
-    self._optimizer = self._adam(self._method.learning_rate)
+    self.imitation_optimizer = self._adam(IMITATION_RATE)
+    self._optimizer = self._adam(config.learning_rate)
 
   def _extract(self, task):
     return extract(task.decisions)
@@ -56,21 +49,21 @@ class ToyLearner(Learner):
       logits = self.policy(**seen.tensors())
       target = self._tasks[graph].target
       loss = imitation_loss(logits, seen.allowed, target, smoothing=0.01)
-    self._descend(tape, loss, self.imitation_optimizer, 1.0)
+    self._descend(tape, loss, self.imitation_optimizer)
     return float(loss)
 
   def improve(self, graph, rng):
     task, seen = self._tasks[graph], self.inputs[graph].tensors()
     with tf.GradientTape() as tape:
       logits = self.policy(**seen)
-      drawn = sample(logits.numpy(), self._method.samples, rng)
+      drawn = sample(logits.numpy(), self._config.samples, rng)
       step_us = task.evaluate(drawn)
-      rewards = log_rewards(step_us, task.baseline_us, -2.0)
+      rewards = log_rewards(step_us, task.baseline_us)
       log_probs = tf.reduce_sum(
         tf.nn.log_softmax(logits) * tf.one_hot(drawn, logits.shape[1]), [1, 2]
       )
       loss = -tf.reduce_mean((rewards - rewards.mean()) * log_probs)
-    self._descend(tape, loss, self._optimizer, 1.0)
+    self._descend(tape, loss, self._optimizer)
     greedy = logits.numpy().argmax(axis=1).astype(np.int32)
     return Step(
       reward=float(rewards.mean()),

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.placer import PolicyPlacer
+from tfplace.learned.policies import PolicyPlacer
 from tfplace.learned.policy_format import PolicyInputs
 
 SIGNATURE = {

@@ -10,8 +10,8 @@ from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
-from tfplace.learned import policies
-from tfplace.learned.train.config import Request
+from tfplace.learned import learner_type, policies
+from tfplace.learned.config import TrainConfig
 from tfplace.learned.train.trainer import finish, open_trainer
 from tfplace.placers import registry
 
@@ -34,22 +34,25 @@ def toy(monkeypatch):
   monkeypatch.setitem(registry.STRATEGIES, "toy", line)
 
 
-@pytest.mark.usefixtures("toy")
+@pytest.mark.usefixtures("toy", "eagerly")
 def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
   problem = problem_of(random_graph(20, seed=1), gpus(1, cpu=True))
-  request = Request(
-    str(tmp_path / "run"),
-    str(tmp_path / "policy"),
+  config = TrainConfig(
     strategy="toy",
+    checkpoint_dir=str(tmp_path / "run"),
+    export_dir=str(tmp_path / "policy"),
     iterations=1,
     imitation_steps=3,
-    samples=4,
+    max_decisions=(8, None),
   )
-  trainer = open_trainer([problem], request)
-  assert trainer.config.method.samples == 4
+  trainer = open_trainer([problem], config)
   trainer.run()
-  assert open_trainer([problem], request).done == 4
-  finish(trainer, request)
+  assert open_trainer([problem], config).done == 2 * 3 + 1
+  finish(trainer)
+  info = policies.load_policy(tmp_path / "policy", "toy").info
+  assert info["decisions"] == [8, None]
+  # The best of both sizes is kept.
+  assert len(list((tmp_path / "policy" / "placements").iterdir())) == 1
   placer = registry.get_placer("toy", str(tmp_path / "policy"))
   result = placer.place(problem, Simulator(problem), Budget(9), 0)
   # A CPU takes four times as long, and one device saves all transfers.
@@ -60,7 +63,7 @@ def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
     registry.get_placer("toy").place(problem, Simulator(problem), Budget(9), 0)
 
 
-def test_whatever_module_is_imported_first_there_is_no_circle():
+def test_modules_import_in_any_order():
   done = subprocess.run(
     [sys.executable, "-c", EACH_MODULE_FIRST],
     env=dict(os.environ),
@@ -69,3 +72,16 @@ def test_whatever_module_is_imported_first_there_is_no_circle():
     check=False,
   )
   assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_what_is_not_set_is_the_strategys_own():
+  found = {s: TrainConfig(strategy=s) for s in ("ordered", "gdp", "rnn")}
+  assert [config.elite for config in found.values()] == [0.25, 1.0, 1.0]
+  assert [c.imitation_steps for c in found.values()] == [10, 100, 100]
+  assert [c.learning_rate for c in found.values()] == [1e-3, 1e-3, 1e-2]
+  assert TrainConfig(imitation_steps=0, entropy=0.0).imitation_steps == 0
+  for elite in (0.0, 1.5):
+    with pytest.raises(TrainingError, match=str(elite)):
+      TrainConfig(elite=elite)
+  with pytest.raises(TrainingError, match="'gpd'; choose one of ordered, gdp"):
+    learner_type("gpd")

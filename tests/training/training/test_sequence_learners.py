@@ -32,7 +32,9 @@ each = pytest.mark.parametrize("strategy", NETWORKS)
 
 def learner_of(strategy, task, seed=0, **reinforce):
   config = config_of(strategy, seed, **reinforce)
-  return learner_type(strategy)([task], config)
+  learner = learner_type(strategy)([task], config)
+  learner.imitation_optimizer.learning_rate = 1e-2
+  return learner
 
 
 def random_choices(seed, shared, batch=4, count=6, devices=3):
@@ -114,8 +116,12 @@ def test_imitation_learns_the_target(strategy):
 @each
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, strategy):
   def run(iterations, folder):
-    config = config_of(strategy, iterations=iterations, samples=3)
-    trainer = Trainer(tasks_of(3), config, checkpoint_dir=tmp_path / folder)
+    config = config_of(
+      *(strategy, 0, iterations),
+      samples=3,
+      checkpoint_dir=str(tmp_path / folder),
+    )
+    trainer = Trainer(tasks_of(3), config)
     trainer.run()
     return trainer.history, [
       v.numpy() for v in trainer.learner.policy.variables

@@ -1,7 +1,7 @@
 """Training with samples of Dask workers equals training without them."""
 
 import contextlib
-import functools
+import dataclasses
 import os
 import signal
 import subprocess
@@ -15,26 +15,17 @@ import pytest
 
 from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tests.testing.slow import SLOW
+from tests.testing.sequence_tasks import config_of
+from tests.testing.slow import slow
 from tfplace import Simulator
-from tfplace.learned import learner_type, sampling
+from tfplace.learned import sampling
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.gdp.sampling import GdpDraws
-from tfplace.learned.ordered.sampling import OrderedDraws
-from tfplace.learned.sampling import Given
-from tfplace.learned.train import config
-from tfplace.learned.train.changes import change_tasks
-from tfplace.learned.train.tasks import make_task
+from tfplace.learned.sampling import WorkerSimulator
+from tfplace.learned.train.targets import imitation_task
 from tfplace.learned.train.trainer import Trainer
 from tfplace.placers import dask_workers
 
-DRAWS = {
-  "gdp": GdpDraws,
-  "ordered": OrderedDraws,
-  "placeto": Given,
-  "rnn": Given,
-  "hierarchical": Given,
-}
+PROBLEM = problem_of(random_graph(6, seed=1, cpu_only=True), gpus(2, True))
 
 
 @contextlib.contextmanager
@@ -59,59 +50,87 @@ def started_workers():
     yield stack.enter_context(dask_workers.opened_workers(address))
 
 
-@pytest.fixture(scope="module")
-def workers():
-  with started_workers() as opened:
-    yield opened
+def rows_of(number):
+  rng = np.random.default_rng(0)
+  allowed = np.where(PROBLEM.allowed, 0.0, -9.0)
+  return (allowed + rng.random((number, *allowed.shape))).argmax(-1)
 
 
-def trained(strategy, workers=None):
+def assert_equal(found, expected):
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+class OneWorker:
+  """A worker in this process, which answers as it is told."""
+
+  def __init__(self, answer=sampling.simulate_part):
+    self.addresses, self.errors = ["here", "there"], []
+    self._answer = answer
+
+  def run(self, function, calls, accept):
+    assert function is sampling.simulate_part
+    found = []
+    for call in calls:
+      try:
+        found.append(accept(self._answer(*call), *call))
+      except Exception as error:
+        self.errors.append(str(error))
+        found.append(None)
+    return found
+
+
+def lie(*call):
+  batch = sampling.simulate_part(*call)
+  return batch and (np.append(batch[0][:-1], 1.0), *batch[1:])
+
+
+@pytest.mark.parametrize(
+  "answer, error",
+  [
+    (sampling.simulate_part, None),
+    (lie, "it says 1 us of a placement that takes"),
+    (lambda *_: [np.zeros(0)] * 5, "a wrong number of samples"),
+  ],
+)
+def test_batches_are_those_of_the_simulator(answer, error):
+  workers = OneWorker(answer)
+  rows = rows_of(7)
+  found = WorkerSimulator(PROBLEM, workers).run(rows)
+  assert_equal(found, Simulator(PROBLEM).run(rows))
+  assert all(error in said for said in workers.errors)
+  assert bool(workers.errors) == bool(error)
+
+
+def test_a_worker_asks_for_unknown_problems_and_keeps_them(monkeypatch):
+  monkeypatch.setattr(sampling, "_simulators", sampling._simulators.copy())
+  monkeypatch.setattr(sampling, "_KEPT", 2)
+  sampling._simulators.clear()
+  content = WorkerSimulator(PROBLEM, OneWorker())._content
+  rows = rows_of(2)
+  assert sampling.simulate_part(rows, "a", None) is None
+  expected = Simulator(PROBLEM).run(rows)
+  assert_equal(sampling.simulate_part(rows, "a", content), expected)
+  assert sampling.simulate_part(rows, "a", None) is not None
+  sampling.simulate_part(rows, "b", content)
+  sampling.simulate_part(rows, "a", None)
+  sampling.simulate_part(rows, "c", content)  # "b" has waited longest.
+  assert list(sampling._simulators) == ["a", "c"]
+
+
+def trained(simulator):
   """Returns history and weights after imitation and three iterations."""
-  make = learner_type(strategy)
-  small = {"units": 8}
-  if strategy in ("gdp", "ordered"):
-    small |= {"sage_layers": 1, "attention_layers": 1, "heads": 2}
-  problem = problem_of(random_graph(6, seed=1, cpu_only=True), gpus(2, True))
-  decisions, simulator = group_decisions(problem), Simulator(problem)
-  if make.changes:
-    task = change_tasks(decisions, simulator, workers=workers)[0]
-  else:
-    task = make_task(decisions, simulator, workers=workers)
-  settings = config.TrainConfig(
-    strategy=strategy,
-    iterations=3,
-    network=make.network_type(**small),
-    method=make.method_of({"samples": 4}),
-    imitation=config.ImitationConfig(steps=1),
+  config = dataclasses.replace(config_of("rnn", samples=4), iterations=3)
+  run = Trainer(
+    [imitation_task(group_decisions(PROBLEM), simulator, config)], config
   )
-  run = Trainer([task], settings)
   run.run()
   return run.history, [v.numpy() for v in run.learner.policy.variables]
 
 
-@functools.cache
-def alone(strategy):
-  return trained(strategy)
-
-
-def assert_equal(found, expected):
-  assert found[0] == expected[0]
-  for a, b in zip(found[1], expected[1], strict=True):
-    np.testing.assert_array_equal(a, b)
-
-
-def fail(*_):
-  raise AssertionError("the learner drew samples itself")
-
-
-@pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("strategy", DRAWS)
-def test_two_workers_draw_the_samples_of_the_learner(
-  workers, monkeypatch, strategy
-):
-  expected = alone(strategy)
-  monkeypatch.setattr(DRAWS[strategy], "run", fail)  # In this process only.
-  assert_equal(trained(strategy, workers), expected)
+def slowly(*args):
+  time.sleep(2.0)
+  return sampling.simulate_part(*args)
 
 
 class Killing:
@@ -120,15 +139,15 @@ class Killing:
   def __init__(self, opened, number):
     self._opened = opened
     self._pids = list(opened._client.run(os.getpid).values())[:number]
-    self.runs = []
+    self.runs = 0
 
   @property
   def addresses(self):
     return self._opened.addresses
 
   def run(self, function, calls, accept):
-    self.runs.append(len(calls))
-    if self.runs.count(2) == 2 and self.runs[-1] == 2:  # Both know the graph.
+    self.runs += 1
+    if self.runs == 3:
       threading.Timer(0.01, self._kill).start()
       function = slowly
     return self._opened.run(function, calls, accept)
@@ -138,46 +157,14 @@ class Killing:
       os.kill(pid, signal.SIGKILL)
 
 
-def slowly(*args):
-  time.sleep(2.0)
-  return sampling.run_part(*args)
-
-
-@SLOW
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("number", [1, 2])
-def test_workers_killed_in_training_change_nothing(number):
-  expected = alone("ordered")
+@pytest.mark.parametrize("number", [0, slow(1), slow(2)])
+def test_workers_that_are_killed_change_nothing(number):
+  expected = trained(Simulator(PROBLEM))
   with started_workers() as opened:
     killing = Killing(opened, number)
-    found = trained("ordered", killing)
+    found = trained(WorkerSimulator(PROBLEM, killing))
     left = len(opened.addresses)
-  assert_equal(found, expected)
-  assert killing.runs.count(2) >= 2
-  assert left == 2 - number
-
-
-def lie(draws, key, content):
-  """Samples whose best one takes a microsecond, if one believes it."""
-  result = sampling.run_part(draws, key, content)
-  if result is None:
-    return None
-  step_us = result.step_us.copy()
-  step_us[-1] = 1.0
-  return result._replace(step_us=step_us)
-
-
-@pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("strategy", ["ordered"])
-def test_samples_of_a_worker_that_lies_are_not_used(
-  strategy, monkeypatch, caplog
-):
-  expected = alone(strategy)
-  with started_workers() as opened:
-    run = opened.run
-    monkeypatch.setattr(
-      opened, "run", lambda _, calls, accept: run(lie, calls, accept)
-    )
-    found = trained(strategy, opened)
-  assert_equal(found, expected)
-  assert "it says 1 us of a placement that takes" in caplog.text
+  assert found[0] == expected[0]
+  assert_equal(found[1], expected[1])
+  assert killing.runs > 3 and left == 2 - number

@@ -202,7 +202,8 @@ def _node(
   share: np.ndarray,
 ) -> np.ndarray:
   problem, count = decisions.problem, decisions.num_decisions
-  upward, downward = _op_ranks(problem)
+  # HEFT ranks without communication.
+  upward, downward = problem.upward_ranks_us, problem.earliest_start_us
   longest = max(float(upward.max(initial=0.0)), 1e-9)
   up, down = np.zeros(count), np.full(count, np.inf)
   np.maximum.at(up, decisions.decision_of, upward / longest)
@@ -287,11 +288,6 @@ def _pair(decisions: Decisions, sums: _Sums, share: np.ndarray) -> np.ndarray:
 def _stack(*columns: object) -> np.ndarray:
   arrays = [np.asarray(column, np.float32) for column in columns]
   return np.stack(arrays, axis=1)
-
-
-def _op_ranks(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  """Returns [num_ops] HEFT ranks without communication, in microseconds."""
-  return problem.upward_ranks_us, problem.earliest_start_us
 
 
 def _axes_of_nodes(axes: np.ndarray) -> np.ndarray:

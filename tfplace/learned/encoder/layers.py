@@ -1,11 +1,6 @@
-"""Layers of the encoder: GraphSAGE, segment attention, blocks.
+"""Layers of the encoder: GraphSAGE and segment attention."""
 
-To save memory, layers run on one block of rows at a time, and gradients
-recompute the blocks (Chen et al., 2016, arXiv 1604.06174). Training process
-only.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -16,131 +11,6 @@ NODES = "decisions"
 FEEDS = "feeds"  # link from producer to consumer
 FED_BY = "fed_by"  # the same link in the other direction
 DIRECTIONS = (FEEDS, FED_BY)
-BLOCK = 1024  # decisions per block
-# (first row, a block of each of `rows`, shared) -> block of the result.
-BlockFunction = Callable[
-  [tf.Tensor, Sequence[tf.Tensor], Sequence[tf.Tensor]], tf.Tensor
-]
-
-
-def whole(
-  function: BlockFunction,
-  rows: Sequence[tf.Tensor],
-  shared: Sequence[tf.Tensor],
-  size: int,
-  width: int | None = None,
-) -> tf.Tensor:
-  """Computes `forward` on all rows at once, without a loop."""
-  del size
-  return tf.ensure_shape(function(tf.constant(0), rows, shared), [None, width])
-
-
-def forward(
-  function: BlockFunction,
-  rows: Sequence[tf.Tensor],
-  shared: Sequence[tf.Tensor],
-  size: int,
-  width: int | None = None,
-) -> tf.Tensor:
-  """Applies `function` to blocks of `size` rows; returns [N, width].
-
-  Args:
-    function: Applied to each block. Gradients flow only into its arguments, not
-      into other tensors that it reads.
-    rows: At least one tensor [N, ...] to divide into blocks.
-    size: Rows per block; the last block can be smaller.
-    width: Width of the result, if known.
-  """
-  count = tf.shape(rows[0])[0]
-
-  def body(start: tf.Tensor, parts: tf.TensorArray) -> tuple:
-    block = [row[start : start + size] for row in rows]
-    result = function(start, block, shared)
-    return start + size, parts.write(start // size, result)
-
-  parts = tf.TensorArray(
-    tf.float32, size=(count + size - 1) // size, infer_shape=False
-  )
-  _, parts = tf.while_loop(
-    lambda start, _: start < count, body, (0, parts), parallel_iterations=1
-  )
-  return tf.ensure_shape(parts.concat(), [None, width])
-
-
-def recomputed(
-  function: BlockFunction,
-  rows: Sequence[tf.Tensor],
-  shared: Sequence[tf.Tensor],
-  size: int,
-  width: int | None = None,
-) -> tf.Tensor:
-  """Computes `forward` with gradients that recompute every block.
-
-  The layers that `function` calls must already have their variables.
-  """
-  number = len(rows)
-
-  @tf.custom_gradient
-  def run(*tensors: tf.Tensor) -> tuple:
-    mine, others = tensors[:number], tensors[number:]
-
-    def gradient(
-      upstream: tf.Tensor, variables: Sequence[tf.Variable] = ()
-    ) -> tuple:
-      of_rows, sums = _backward(
-        function, mine, others, size, upstream, variables
-      )
-      given = (*of_rows, *sums[: len(others)])
-      return (given, sums[len(others) :]) if variables else given
-
-    return forward(function, mine, others, size, width), gradient
-
-  return run(*rows, *shared)
-
-
-def _backward(
-  function: BlockFunction,
-  rows: Sequence[tf.Tensor],
-  shared: Sequence[tf.Tensor],
-  size: int,
-  upstream: tf.Tensor,
-  variables: Sequence[tf.Variable],
-) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-  count = tf.shape(rows[0])[0]
-  added = [*shared, *variables]
-
-  def body(start: tf.Tensor, parts: list, sums: list) -> tuple:
-    block = [row[start : start + size] for row in rows]
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch([*block, *added])
-      result = function(start, block, shared)
-    found = tape.gradient(
-      result,
-      [*block, *added],
-      upstream[start : start + size],
-      unconnected_gradients=tf.UnconnectedGradients.ZERO,
-    )
-    at = start // size
-    parts = [p.write(at, f) for p, f in zip(parts, found, strict=False)]
-    sums = [s + f for s, f in zip(sums, found[len(rows) :], strict=True)]
-    return start + size, parts, sums
-
-  blocks = (count + size - 1) // size
-  parts = [
-    tf.TensorArray(tf.float32, size=blocks, infer_shape=False) for _ in rows
-  ]
-  sums = [tf.zeros_like(tensor) for tensor in added]
-  _, parts, sums = tf.while_loop(
-    lambda start, *_: start < count,
-    body,
-    (0, parts, sums),
-    parallel_iterations=1,
-  )
-  of_rows = [
-    tf.ensure_shape(part.concat(), row.shape)
-    for part, row in zip(parts, rows, strict=True)
-  ]
-  return of_rows, sums
 
 
 class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
@@ -239,60 +109,29 @@ class SegmentAttention(tf.keras.layers.Layer):
 
   def __init__(self, units: int, heads: int, segment: int) -> None:
     super().__init__()
-    self._units, self._heads, self._segment = units, heads, segment
-    self._query = tf.keras.layers.Dense(units, use_bias=False)
-    self._key_value = tf.keras.layers.Dense(2 * units, use_bias=False)
-    self._out = tf.keras.layers.Dense(units)
+    self._units, self._segment = units, segment
+    self._attention = tf.keras.layers.MultiHeadAttention(heads, units // heads)
     self._wide = tf.keras.layers.Dense(2 * units, activation="relu")
     self._narrow = tf.keras.layers.Dense(units)
     self._norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
 
-  def call(
-    self, state: tf.Tensor, gate: tf.Tensor, run: Callable = forward
-  ) -> tf.Tensor:
+  def call(self, state: tf.Tensor, gate: tf.Tensor) -> tf.Tensor:
     """Maps [N, units] states in topological order to [N, units].
 
-    `gate` is [units]; `run` is `forward`, `whole` or `recomputed`.
+    `gate` is [units].
     """
-    size = self._segment
-    cached = tf.stop_gradient(tf.pad(state * gate, [[size, 0], [0, 0]]))
-
-    def attend(start: tf.Tensor, rows: Any, shared: Any) -> tf.Tensor:
-      return self._segments(start, rows[0], shared[0], cached)
-
-    block = size * max(1, BLOCK // size)
-    return run(attend, [state], [gate], block, self._units)
-
-  def _segments(
-    self, start: tf.Tensor, state: tf.Tensor, gate: tf.Tensor, cached: tf.Tensor
-  ) -> tf.Tensor:
-    """Processes whole segments from row `start`; `cached` is [size + N]."""
     size, units = self._segment, self._units
     count = tf.shape(state)[0]
     segments = (count + size - 1) // size
-    padded = tf.pad(state * gate, [[0, segments * size - count], [0, 0]])
-    now = tf.reshape(padded, [segments, size, units])
-    before = cached[start : start + segments * size]
-    before = tf.reshape(before, [segments, size, units])
-    context = tf.concat([before, now], axis=1)
-    # Position of each key in the block. Keys before the start of the sequence
-    # and past its end are padding.
+    padded = tf.pad(state * gate, [[size, segments * size - count], [0, 0]])
+    # [1 + segments, size, units]; the first segment is padding.
+    cut = tf.reshape(padded, [-1, size, units])
+    context = tf.concat([tf.stop_gradient(cut[:-1]), cut[1:]], axis=1)
+    # Position of each key. Keys before the start of the sequence and past its
+    # end are padding.
     at = tf.range(segments)[:, None] * size + tf.range(-size, size)[None]
-    valid = (at + start >= 0) & (at < count)
-    mixed = self._attend(now, context, valid)
+    valid = (at >= 0) & (at < count)
+    mixed = self._attention(cut[1:], context, attention_mask=valid[:, None])
     mixed = tf.reshape(mixed, [-1, units])[:count]
-    state = self._norms[0](state + self._out(mixed))
+    state = self._norms[0](state + mixed)
     return self._norms[1](state + self._narrow(self._wide(state * gate)))
-
-  def _attend(
-    self, now: tf.Tensor, context: tf.Tensor, valid: tf.Tensor
-  ) -> tf.Tensor:
-    heads, width = self._heads, self._units // self._heads
-    shape = [tf.shape(now)[0], -1, heads, width]
-    query = tf.reshape(self._query(now), shape)
-    key, value = tf.split(self._key_value(context), 2, axis=-1)
-    key, value = tf.reshape(key, shape), tf.reshape(value, shape)
-    score = tf.einsum("sqhw,skhw->shqk", query, key) * width**-0.5
-    score = tf.where(valid[:, None, None], score, -1e9)
-    mixed = tf.einsum("shqk,skhw->sqhw", tf.nn.softmax(score), value)
-    return tf.reshape(mixed, [tf.shape(now)[0], -1, self._units])

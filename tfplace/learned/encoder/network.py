@@ -1,6 +1,7 @@
 """Graph encoder (training process only)."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -23,8 +24,6 @@ class EncoderConfig:
     heads: Attention heads.
     segment: Decisions per segment (the re-creation: 256).
     axes: Number of op-name axes whose features are used.
-    superposition: Multiplies the inputs of the attention layers by a gate
-      computed from the graph state.
   """
 
   units: int = 64
@@ -34,19 +33,25 @@ class EncoderConfig:
   heads: int = 4
   segment: int = 128
   axes: int = 3
-  superposition: bool = True
 
 
 class Encoder(tf.keras.layers.Layer):
   """GraphSAGE over both edge directions, then attention.
 
   Attention follows the topological order and is conditioned on the pooled graph
-  (GDP, arXiv 1910.01578).
+  by superposition: gates computed from it multiply the inputs (GDP, arXiv
+  1910.01578).
+
+  Attributes:
+    config: Sizes.
+    recomputes: True to save memory in gradients at the cost of a second forward
+      pass; the variables must exist, see `prepare`.
   """
 
   def __init__(self, config: EncoderConfig, name: str) -> None:
     super().__init__(name=name)
     self.config = config
+    self.recomputes = False
     dense = tf.keras.layers.Dense
     self._types = tf.keras.layers.Embedding(
       features.TYPE_VOCABULARY, config.type_units
@@ -58,7 +63,7 @@ class Encoder(tf.keras.layers.Layer):
     self._graph = dense(config.units, activation="tanh")
     self._gates = [
       dense(config.units, activation="sigmoid")
-      for _ in range(config.attention_layers * config.superposition)
+      for _ in range(config.attention_layers)
     ]
     self._attention = [
       layers.SegmentAttention(config.units, config.heads, config.segment)
@@ -66,35 +71,18 @@ class Encoder(tf.keras.layers.Layer):
     ]
 
   def prepare(self, inputs: dict[str, tf.Tensor]) -> None:
-    """Creates all variables, which a call with `recomputes` cannot do."""
+    """Creates all variables by a call on one decision."""
     links = ("edge", "edge_src", "edge_dst")
     kept = {name: inputs[name][:0] for name in links}
     for name in ("type_id", "node", "pair", "allowed"):
       kept[name] = inputs[name][:1]
     self({**inputs, **kept})
 
-  def encode(
-    self, inputs: dict[str, tf.Tensor], recomputes: bool = False
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  def encode(self, inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Maps `Features.tensors()` to [N, units] decision and graph states.
 
-    The graph state is [1, units]. `recomputes` saves memory in gradients at the
-    cost of a second forward pass.
+    The graph state is [1, units].
     """
-    state = self._embed(inputs, recomputes)
-    run = layers.recomputed if recomputes else layers.whole
-    pooled = tf.concat(
-      [tf.reduce_mean(state, axis=0), tf.reduce_max(state, axis=0)], axis=0
-    )
-    graph = self._graph(pooled[None])
-    # Twice the sigmoid, so that the gates start at 1.
-    gates = [2.0 * gate(graph)[0] for gate in self._gates]
-    gates = gates or [tf.ones(self.config.units)] * len(self._attention)
-    for gate, attention in zip(gates, self._attention, strict=True):
-      state = attention(state, gate, run)
-    return _spread(state), graph
-
-  def _embed(self, inputs: dict[str, tf.Tensor], recomputes: bool) -> tf.Tensor:
     types = self._types(inputs["type_id"])
     state = self._node(tf.concat([inputs["node"], types], axis=-1))
     links = inputs["edge"], inputs["edge_src"], inputs["edge_dst"]
@@ -104,8 +92,23 @@ class Encoder(tf.keras.layers.Layer):
         graph = layer(layers.graph_tensor(state, *links))
         return graph.node_sets[layers.NODES][tfgnn.HIDDEN_STATE]
 
-      state = (tf.recompute_grad(passed) if recomputes else passed)(state)
-    return state
+      state = self.run(passed, state)
+    pooled = tf.concat(
+      [tf.reduce_mean(state, axis=0), tf.reduce_max(state, axis=0)], axis=0
+    )
+    graph = self._graph(pooled[None])
+    for gate, attention in zip(self._gates, self._attention, strict=True):
+      # Twice the sigmoid, so that the gates start at 1.
+      state = self.run(attention, state, 2.0 * gate(graph)[0])
+    return _spread(state), graph
+
+  def run(
+    self, function: Callable[..., tf.Tensor], *tensors: tf.Tensor
+  ) -> tf.Tensor:
+    """Calls a function of tensors; gradients call it again if wanted."""
+    if self.recomputes:
+      function = tf.recompute_grad(function)
+    return function(*tensors)
 
 
 def _spread(state: tf.Tensor) -> tf.Tensor:

@@ -1,12 +1,11 @@
 """GDP placement network: features to logits (training process only)."""
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
 from tfplace.learned.decisions import NEVER
-from tfplace.learned.encoder import features, layers
+from tfplace.learned.encoder import features
 from tfplace.learned.encoder.network import Encoder, EncoderConfig
 from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import Exportable
@@ -45,26 +44,20 @@ class PlacementNetwork(Encoder):
     self._query = dense(config.pair_units, use_bias=False)
     self._key = dense(config.pair_units, use_bias=False)
 
-  def call(
-    self, inputs: dict[str, tf.Tensor], recomputes: bool = False
-  ) -> tf.Tensor:
-    """Maps `Features.tensors()` of one problem to [N, D] masked logits.
-
-    `recomputes` saves memory in gradients at the cost of a second forward pass.
-    """
-    state, graph = self.encode(inputs, recomputes)
-    run = layers.recomputed if recomputes else layers.whole
+  def call(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Maps `Features.tensors()` of one problem to [N, D] masked logits."""
+    state, graph = self.encode(inputs)
     device = tf.concat(
       [inputs["device"], tf.repeat(graph, tf.shape(inputs["device"])[0], 0)],
       axis=-1,
     )
-    rows = [state, inputs["pair"]]
-    logits = run(self._scores, rows, [device], layers.BLOCK)
+    logits = self.run(self._scores, state, inputs["pair"], device)
     return tf.where(inputs["allowed"], logits, NEVER)
 
-  def _scores(self, start: Any, rows: Any, shared: Any) -> tf.Tensor:
-    """Maps [B, units] states and [B, D, F] pairs to [B, D] logits."""
-    (state, pair), (device,) = rows, shared
+  def _scores(
+    self, state: tf.Tensor, pair: tf.Tensor, device: tf.Tensor
+  ) -> tf.Tensor:
+    """Maps [N, units] states and [N, D, F] pairs to [N, D] logits."""
     joined = (
       self._of_node(state)[:, None]
       + self._of_device(device)[None]

@@ -44,11 +44,9 @@ class OrderedNetwork(Encoder):
   ) -> tf.Variable:
     return self.add_weight(name=name, shape=shape, initializer=start)
 
-  def call(
-    self, inputs: dict[str, tf.Tensor], recomputes: bool = False
-  ) -> tuple[tf.Tensor, tf.Tensor]:
+  def call(self, inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
     """Maps `Features.tensors()` to [N, wide] contexts, [N, FEATURES] slopes."""
-    state, graph = self.encode(inputs, recomputes)
+    state, graph = self.encode(inputs)
     devices = tf.reduce_mean(inputs["device"], axis=0, keepdims=True)
     contexts = tf.concat([graph, devices], axis=1)
     contexts = tf.repeat(contexts, tf.shape(state)[0], axis=0)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -16,23 +16,25 @@ from tfplace.learned import policies
 from tfplace.learned.decisions import NEVER, Decisions, decisions_at
 from tfplace.learned.encoder import features
 from tfplace.learned.ordered.base_schedule import Simulated
-from tfplace.learned.ordered.decoding import (
-  BASE,
-  FEATURES,
-  SLOWER,
-  Head,
-  decode,
-)
+from tfplace.learned.ordered.decoding import Head, decode
 from tfplace.learned.ordered.neighborhoods import Neighborhoods
 from tfplace.learned.ordered.tables import BaseTables, PartialTables
-from tfplace.learned.placer import PolicyPlacer
+from tfplace.learned.policies import PolicyPlacer
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
 
 SIZES = (512, 128, 32, 8)  # numbers of decisions of a policy that names none
-
+# Strategies whose placements are starts, for steps without microbatches.
+# Microbatched steps start from `registry.MICROBATCHED`.
+_RULES = ("expert", "axes", "single")
+# Number of ops up to which HEFT's placement is a start, too; at 50,000 it takes
+# a second.
+_HEFT_OPS = 10_000
+# With a given proposer, samples end once the second half of them, after the
+# first, gained less than this.
+_LEAST_GAIN, _LEAST_SAMPLES = 0.01, 100
 _SINGLE_SHARE = 0.7  # of the later samples: one decision alone
 _TRIED = 2.0  # nats by which an earlier try makes a change less likely
 _FADING = 0.5  # Factor on the counts of tries with each new base.
@@ -51,27 +53,15 @@ class OrderedPlacer(PolicyPlacer):
   Attributes:
     samples: Maximum number of samples per size.
     patience: Samples per size without improvement after which it ends.
-    least_gain: See `search`.
-    least_samples: Samples before `least_gain` counts.
     start: [num_starts, num_ops] devices of starts. The best is modified
       first. None uses the best placement of the rules.
     proposer: Samples of the problem, if they are ready; else those of `policy`.
-    sizes: Numbers of decisions of a policy that names none.
-    rules: Strategies whose placements are starts, for steps without
-      microbatches. Microbatched steps start from `registry.MICROBATCHED`.
-    heft_ops: Number of ops up to which HEFT's placement is a start, too; at
-      50,000 it takes a second.
   """
 
   samples: int = 4096
   patience: int = 512
-  least_gain: float = 0.01
-  least_samples: int = 100
   start: np.ndarray | None = None
   proposer: "OrderedProposer | None" = None
-  sizes: tuple[int, ...] = SIZES
-  rules: tuple[str, ...] = ("expert", "axes", "single")
-  heft_ops: int = 10_000
   name: ClassVar[str] = "ordered"
 
   def place(
@@ -90,9 +80,7 @@ class OrderedPlacer(PolicyPlacer):
     tracker: Tracker,
     rng: np.random.Generator,
   ) -> None:
-    sizes = sizes_of(policy, self.sizes)
-    proposer = OrderedProposer(tracker.problem, policy, sizes)
-    self.search(tracker, rng, proposer)
+    self.search(tracker, rng, OrderedProposer(tracker.problem, policy))
 
   def search(
     self,
@@ -103,8 +91,7 @@ class OrderedPlacer(PolicyPlacer):
     """Offers samples until none of the last `patience` was an improvement.
 
     A given proposer is also asked by the search that follows, where it competes
-    with other moves. Then samples end here once the second half of them gained
-    less than `least_gain`.
+    with other moves. Then samples end here once they gain little.
     """
     base = self._begin(tracker)
     best_us = [_time_us(tracker)]
@@ -113,12 +100,12 @@ class OrderedPlacer(PolicyPlacer):
     for number in range(self.samples):
       for one in proposer.passes:
         tried = len(best_us)
-        slow_us = (1.0 + self.least_gain) * best_us[-1]
+        slow_us = (1.0 + _LEAST_GAIN) * best_us[-1]
         is_slow = tracker.best is not None and best_us[tried // 2] <= slow_us
         if (
           tracker.is_done
           or number - better > self.patience
-          or (is_slow and before_search and tried > self.least_samples)
+          or (is_slow and before_search and tried > _LEAST_SAMPLES)
         ):
           return
         with contextlib.suppress(PlacementError):
@@ -131,14 +118,8 @@ class OrderedPlacer(PolicyPlacer):
     """Offers all starts; returns [num_ops] devices of the best or first."""
     starts = self.start
     if starts is None:
-      starts = np.stack(list(ruled(tracker, self._rules(tracker.problem))))
+      starts = np.stack(list(_ruled(tracker)))
     return offer_starts(tracker, GroupGraph(tracker.problem), starts)
-
-  def _rules(self, problem: Problem) -> Sequence[str]:
-    is_split = problem.graph.num_microbatches > 1
-    rules = registry.MICROBATCHED if is_split else self.rules
-    few = problem.graph.num_ops <= self.heft_ops
-    return (*rules, "heft") if few else rules
 
 
 def _time_us(tracker: Tracker) -> float:
@@ -146,14 +127,17 @@ def _time_us(tracker: Tracker) -> float:
   return 1e300 if tracker.best is None else tracker.best[1].step_time_us
 
 
-def ruled(tracker: Tracker, rules: Sequence[str]) -> Iterator[np.ndarray]:
+def _ruled(tracker: Tracker) -> Iterator[np.ndarray]:
   """Yields [num_ops] devices of each rule that succeeds.
 
   If none does, each op goes to the first device that can run it.
   """
   problem, evaluator = tracker.problem, tracker.evaluator
+  is_split = problem.graph.num_microbatches > 1
+  rules = registry.MICROBATCHED if is_split else _RULES
+  heft = ("heft",) if problem.graph.num_ops <= _HEFT_OPS else ()
   found = 0
-  for name in rules:
+  for name in (*rules, *heft):
     placer = registry.get_placer(name)
     # A rule may need more devices, or find nothing that fits.
     with contextlib.suppress(TfplaceError):
@@ -165,17 +149,8 @@ def ruled(tracker: Tracker, rules: Sequence[str]) -> Iterator[np.ndarray]:
     yield groups.expand(groups.nearest(np.zeros(groups.num_groups, int)))
 
 
-def policy_head(policy: policies.Policy | None, decisions: Decisions) -> Head:
-  """Computes a policy's head for a problem; uniform without a policy."""
-  if policy is None:
-    return uniform_head(decisions.num_decisions)
-  seen = features.extract(decisions, policy.axes)
-  contexts = policy.run("contexts", seen.tensors().values())
-  return Head(*contexts, *policy.run("head", ()))
-
-
 class Pass:
-  """Samples of a policy, or random changes, at one number of decisions.
+  """Samples of a policy at one number of decisions.
 
   Args:
     simulated: See `BaseTables`.
@@ -188,12 +163,13 @@ class Pass:
   def __init__(
     self,
     decisions: Decisions,
-    policy: policies.Policy | None,
+    policy: policies.Policy,
     simulated: Simulated | None = None,
   ) -> None:
     self.decisions = decisions
     self.tables = BaseTables(decisions, simulated)
-    self._head = policy_head(policy, decisions)
+    seen = features.extract(decisions, policy.axes).tensors().values()
+    self._head = Head(*policy.run("contexts", seen), *policy.run("head", ()))
     self._neighborhoods = Neighborhoods(self.tables.plain)
     self._tries = np.zeros(decisions.allowed.shape)
     self._known: tuple[_Based, ...] = ()
@@ -292,20 +268,14 @@ def single_gains(tables: PartialTables, head: Head) -> np.ndarray:
 class OrderedProposer:
   """Proposals and ratings of a policy for `placers.search`.
 
-  Args:
-    policy: None for random changes.
-    sizes: Numbers of decisions, used in turn.
+  Samples are at the numbers of decisions that the policy names, in turn.
 
   Attributes:
     passes: One per size.
   """
 
-  def __init__(
-    self,
-    problem: Problem,
-    policy: policies.Policy | None,
-    sizes: Sequence[int | None] = SIZES,
-  ) -> None:
+  def __init__(self, problem: Problem, policy: policies.Policy) -> None:
+    sizes = [n for n in policy.decisions() if n is not None] or SIZES
     self.passes: list[Pass] = []
     for decisions in decisions_at(problem, sizes):
       known = self.passes[0].tables.simulated if self.passes else None
@@ -335,33 +305,4 @@ def open_proposer(problem: Problem, policy: str | None) -> OrderedProposer:
     TrainingError: There is no policy, or it cannot be loaded.
   """
   loaded = policies.load_placers_policy(OrderedPlacer.name, policy)
-  return OrderedProposer(problem, loaded, sizes_of(loaded, SIZES))
-
-
-def sizes_of(
-  policy: policies.Policy, default: Sequence[int]
-) -> Sequence[int | None]:
-  """Returns the numbers of decisions that a policy names, or the default."""
-  return [n for n in policy.decisions() if n is not None] or default
-
-
-def uniform_head(
-  num_decisions: int, keeping: float = 1.5, avoids_slow: float = 100.0
-) -> Head:
-  """Returns a head of random changes that avoids slow devices.
-
-  Args:
-    num_decisions: N.
-    keeping: Bonus in nats for keeping a decision.
-    avoids_slow: Penalty in nats for a device that is e times slower.
-  """
-  shapes = (
-    (num_decisions, 1),
-    (num_decisions, FEATURES),
-    (FEATURES, 1),
-    (1, 1),
-  )
-  weights = [np.zeros(shape, np.float32) for shape in (*shapes, (1,), (1,))]
-  weights[1][:, SLOWER] = -avoids_slow
-  weights[1][:, BASE] = keeping
-  return Head(*weights)
+  return OrderedProposer(problem, loaded)

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.learned import find_method
+from tfplace.learned.config import TrainConfig
 from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import Exportable, PolicyInputs
 from tfplace.learned.sequence import features, placeto_features, samplers
@@ -26,31 +27,30 @@ from tfplace.learned.sequence.placeto_network import (
   PlacetoConfig,
   PlacetoNetwork,
 )
-from tfplace.learned.sequence.reinforce import ReinforceConfig, advantages
-from tfplace.learned.train.config import TrainConfig
-from tfplace.learned.train.learner import Learner, Step
+from tfplace.learned.sequence.reinforce import advantages
+from tfplace.learned.train.learner import (
+  IMITATION_RATE,
+  SMOOTHING,
+  Learner,
+  Step,
+)
 from tfplace.learned.train.objectives import margins
 from tfplace.learned.train.tasks import Task, log_rewards
 
-# Reward of infeasible placements; 7.4 times the baseline time. HDP uses -10 for
-# step times in seconds, mostly below 1; Placeto's code has a penalty per GB.
-_INFEASIBLE = -2.0
-_MAX_GRADIENT_NORM = 1.0  # TensorFlow's hierarchical_controller: 1
 _STATES = 128  # States of Placeto per gradient step; bounds memory.
 
 
 class SequenceLearner(Learner):
   """Base learner: samples placements, evaluates them and updates the policy."""
 
-  method_type: ClassVar[type] = ReinforceConfig
   policy_type: ClassVar[Any]
   sampler_type: ClassVar[type[samplers.Sampler]]
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
     self.policy = self.policy_type(self.sizes)
-    self._optimizer = self._adam(self._method.learning_rate)
-    self.imitation_optimizer = self._adam(config.imitation.learning_rate)
+    self._optimizer = self._adam(config.learning_rate)
+    self.imitation_optimizer = self._adam(IMITATION_RATE)
     self._reinforce, self._cross_entropy = (
       tf.function(
         functools.partial(self._descend_on, optimizer),
@@ -92,20 +92,19 @@ class SequenceLearner(Learner):
     )
 
   def imitate(self, graph: int) -> float:
-    smoothing = self._config.imitation.smoothing
     target = self._target(graph)
     ones = np.ones(len(next(iter(target.values()))), np.float32)
     loss, _ = self._update(
-      self._cross_entropy, graph, target, ones, 0.0, smoothing
+      self._cross_entropy, graph, target, ones, 0.0, SMOOTHING
     )
     return loss
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: samples and evaluates placements, updates."""
-    task, config = self._tasks[graph], self._method
+    task, config = self._tasks[graph], self._config
     drawn = self._samplers[graph].draw(rng, config.samples)
     every_us = task.evaluate(drawn.choices)
-    reward = log_rewards(every_us[1:], task.baseline_us, _INFEASIBLE)
+    reward = log_rewards(every_us[1:], task.baseline_us)
     taught = margins(tf.constant(reward), config.elite).numpy()
     given = {name: values[1:] for name, values in drawn.given.items()}
     loss, entropy = self._update(
@@ -140,7 +139,7 @@ class SequenceLearner(Learner):
       policy = tf.add_n([kind.loss(advantages, smoothing) for kind in kinds])
       entropy = tf.add_n([kind.entropy() for kind in kinds]) / len(kinds)
       loss = policy - entropy_weight * entropy
-    self._descend(tape, loss, optimizer, _MAX_GRADIENT_NORM)
+    self._descend(tape, loss, optimizer)
     return policy, entropy
 
 
@@ -202,16 +201,15 @@ class PlacetoLearner(SequenceLearner):
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: parallel episodes, then an update."""
-    task, config = self._tasks[graph], self._method
+    task, config = self._tasks[graph], self._config
     sampler = self._samplers[graph]
     sampler.best = task.best
     drawn = sampler.draw(rng, config.samples)
     placements = drawn.given["placements"]  # [1 + B, N + 1, N]
     times = [task.evaluate(rows) for rows in placements.swapaxes(0, 1)]
     every_us = np.stack(times, axis=1)
-    reward = log_rewards(
-      every_us[1:].ravel(), task.baseline_us, _INFEASIBLE
-    ).reshape(config.samples, -1)
+    reward = log_rewards(every_us[1:].ravel(), task.baseline_us)
+    reward = reward.reshape(config.samples, -1)
     # The rewards of the steps ahead add up.
     returns = advantages(reward[:, -1:] - reward[:, :-1]).ravel()
     count = task.decisions.num_decisions
@@ -234,7 +232,7 @@ class PlacetoLearner(SequenceLearner):
 
     They depend only on the seed and the number of imitation steps.
     """
-    task, number = self._tasks[graph], self._method.samples
+    task, number = self._tasks[graph], self._config.samples
     done = int(self.imitation_optimizer.iterations)
     rng = np.random.default_rng([self._config.seed, done, graph])
     count = task.decisions.num_decisions

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, decisions_at
-from tfplace.learned.placer import PolicyPlacer
+from tfplace.learned.policies import PolicyPlacer
 from tfplace.learned.policy_format import PolicyInputs
 from tfplace.learned.sequence import features, placeto_features, samplers
 from tfplace.placers.groups import GroupGraph

@@ -9,30 +9,6 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.train.config import check_elite
-
-
-@dataclasses.dataclass(frozen=True)
-class ReinforceConfig:
-  """Settings that flags of tfplace-train set.
-
-  Attributes:
-    samples: Placements per iteration.
-    learning_rate: Learning rate of Adam, chosen by trial
-      (hierarchical_controller: 0.1).
-    entropy: Weight of the mean entropy per decision, chosen by trial.
-    elite: Fraction of the samples to learn from, see `objectives.margins`; 1 in
-      the papers. Placeto uses all samples.
-  """
-
-  samples: int = 16
-  learning_rate: float = 1e-2
-  entropy: float = 0.01
-  elite: float = 1.0
-
-  def __post_init__(self) -> None:
-    check_elite(self.elite)
-
 
 @dataclasses.dataclass(frozen=True)
 class Choices:

@@ -3,17 +3,23 @@
 import abc
 import dataclasses
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import TrainingError
+from tfplace.learned.config import TrainConfig
 from tfplace.learned.policy_format import Exportable, PolicyInputs
-from tfplace.learned.train.config import TrainConfig
 from tfplace.learned.train.objectives import clipped
 from tfplace.learned.train.tasks import Task
+
+IMITATION_RATE = 2e-3  # Learning rate of Adam in imitation.
+# Probability of devices other than the target in imitation, so that exploration
+# remains possible.
+SMOOTHING = 0.01
+MAX_GRADIENT_NORM = 1.0  # TensorFlow's hierarchical_controller: 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +32,6 @@ class Step:
     sample_us: Median step time of the samples.
     entropy: Nats per decision, before the update.
     policy_loss: Policy loss of the last epoch.
-    value_loss: Value loss of the last epoch; 0 without a value network.
     clip_fraction: Clipped fraction of decisions in the last epoch; 0 for
       REINFORCE.
   """
@@ -36,7 +41,6 @@ class Step:
   sample_us: float
   entropy: float
   policy_loss: float
-  value_loss: float = 0.0
   clip_fraction: float = 0.0
 
 
@@ -46,21 +50,16 @@ class Learner(tf.Module, abc.ABC):
   A subclass sets `policy` and creates all variables and optimizer slots in its
   constructor, so that a checkpoint finds them. All state is in the tracked
   variables and the tasks' best placements; otherwise a resumed run would differ
-  from an uninterrupted one. Placements are evaluated by `Task.evaluate` or
-  reported to `Task.keep`, which keep the best.
+  from an uninterrupted one. Placements are evaluated by `Task.evaluate`, which
+  keeps the best.
 
   Attributes:
     network_type: Frozen dataclass of network sizes (plain JSON values). An
       exported policy contains it, so that training can continue.
-    method_type: Frozen dataclass of algorithm settings.
     max_decisions: Maximum number of decisions of a graph, None for no limit.
-    changes: True if the policy modifies an existing placement.
+    changes: True if the policy modifies existing placements.
     sizes: Sizes of the network.
     inputs: Policy inputs of each graph, from `_extract`.
-    changes: Whether the policy changes given placements (`changes.py`).
-    imitation_steps: Default of `ImitationConfig.steps`.
-    default_decisions: Default numbers of decisions per graph; None keeps all
-      groups.
     policy: Network whose `variables` are those of an exported policy, in order.
     imitation_optimizer: Adam optimizer of the imitation.
 
@@ -69,18 +68,14 @@ class Learner(tf.Module, abc.ABC):
   """
 
   network_type: ClassVar[type]
-  method_type: ClassVar[type]
   max_decisions: ClassVar[int | None] = None
   changes: ClassVar[bool] = False
-  imitation_steps: ClassVar[int] = 100
-  default_decisions: ClassVar[tuple[int | None, ...]] = (None,)
   policy: Any
   imitation_optimizer: tf.keras.optimizers.Optimizer
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(name="learner")
     self._tasks, self._config = tasks, config
-    self._method = config.method or self.method_type()
     for task in tasks:
       self._check_size(task)
     self.sizes = self._complete(config.network or self.network_type())
@@ -143,16 +138,6 @@ class Learner(tf.Module, abc.ABC):
         digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
     return {"features": digest}
 
-  @classmethod
-  def method_of(cls, asked: Mapping[str, Any]) -> Any:
-    """Builds the `method_type` from the options of a request.
-
-    None selects the default. Options of other methods are ignored.
-    """
-    fields = {field.name for field in dataclasses.fields(cls.method_type)}
-    given = {k: v for k, v in asked.items() if v is not None and k in fields}
-    return cls.method_type(**given)
-
   def _check_size(self, task: Task) -> None:
     count, most = task.decisions.num_decisions, self.max_decisions
     if most is not None and not 0 < count <= most:
@@ -172,8 +157,7 @@ class Learner(tf.Module, abc.ABC):
     tape: tf.GradientTape,
     loss: tf.Tensor,
     optimizer: tf.keras.optimizers.Optimizer,
-    max_norm: float,
   ) -> None:
     variables = self.policy.trainable_variables
-    gradients = clipped(tape.gradient(loss, variables), max_norm)
+    gradients = clipped(tape.gradient(loss, variables), MAX_GRADIENT_NORM)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))

@@ -21,25 +21,24 @@ from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
 from tfplace.learned import (
   export,
-  found,
   learner_type,
   policies,
   policy_format,
 )
-from tfplace.learned.decisions import Decisions, decisions_at
-from tfplace.learned.train.changes import ChangeConfig, change_tasks
+from tfplace.learned.config import TrainConfig
+from tfplace.learned.decisions import decisions_at
+from tfplace.learned.train import targets
 from tfplace.learned.train.checkpoints import (
   Checkpoints,
   JsonState,
   restore_network,
   writing,
 )
-from tfplace.learned.train.config import Request, TrainConfig
-from tfplace.learned.train.demonstrations import DemonstrationConfig
 from tfplace.learned.train.learner import Step
-from tfplace.learned.train.tasks import Task, make_task
-from tfplace.placers.dask_workers import Workers
+from tfplace.learned.train.tasks import Task
 from tfplace.simulate import Simulator
+
+_IMITATION_CHECKPOINT_EVERY = 50  # Gradient steps between checkpoints.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,54 +67,41 @@ class Trainer:
 
   Args:
     tasks: At least one graph. The trainer sets their `best`.
-    checkpoint_dir: Directory from which the run resumes; None disables
-      checkpoints.
-    log_dir: Directory of TensorBoard scalars; None disables them.
-    init_from: Exported policy to start from. Its sizes override `config`.
 
   Raises:
     TrainingError: A checkpoint or policy is damaged or belongs to another run.
   """
 
-  def __init__(
-    self,
-    tasks: Sequence[Task],
-    config: TrainConfig,
-    checkpoint_dir: str | os.PathLike[str] | None = None,
-    log_dir: str | os.PathLike[str] | None = None,
-    init_from: str | os.PathLike[str] | None = None,
-  ) -> None:
+  def __init__(self, tasks: Sequence[Task], config: TrainConfig) -> None:
     if not tasks:
       raise TrainingError("there is no graph to train on")
     tf.config.experimental.enable_op_determinism()
     self.tasks = list(tasks)
     make_learner = learner_type(config.strategy)
-    weights = None
+    weights: list[tf.Variable] = []
     network = config.network or make_learner.network_type()
-    if init_from is not None:
+    start = _start(config)
+    if start is not None:
       network, weights = restore_network(
-        init_from, config.strategy, make_learner.network_type
+        start, config.strategy, make_learner.network_type
       )
-    method = config.method or make_learner.method_type()
-    config = dataclasses.replace(config, network=network, method=method)
-    self.config = config
+    self.config = config = dataclasses.replace(config, network=network)
     self.learner = make_learner(self.tasks, config)
-    if weights is not None:
+    if weights:
       self.learner.set_weights(weights)
     self._state = JsonState({"done": 0, "history": [[] for _ in tasks]})
     self._checkpoints = None
-    if checkpoint_dir is not None:
+    self._log = None
+    if config.checkpoint_dir is not None:
       self._checkpoints = Checkpoints(
-        checkpoint_dir,
+        config.checkpoint_dir,
         self.learner.tracked(),
         self._state,
         _fingerprint(config, self.tasks, weights) | self.learner.fingerprint(),
       )
       if self._checkpoints.restore():
         self._restore_tasks()
-    self._log_dir = None if log_dir is None else os.fspath(log_dir)
-    self._log = None
-    if self._log_dir is not None:
+      self._log_dir = os.path.join(config.checkpoint_dir, "logs")
       with writing(self._log_dir):
         self._log = tf.summary.create_file_writer(self._log_dir)
 
@@ -136,7 +122,7 @@ class Trainer:
 
   @property
   def _imitation_steps(self) -> int:
-    return self.config.imitation.steps * len(self.tasks)
+    return self.config.imitation_steps * len(self.tasks)
 
   def run(
     self,
@@ -158,13 +144,13 @@ class Trainer:
     if self.done < self.total:
       self.save()
     if self._log is not None:
-      with writing(str(self._log_dir)):
+      with writing(self._log_dir):
         self._log.flush()
 
   def _is_checkpoint(self, done: int) -> bool:
     every = self.config.checkpoint_every
     if done < self._imitation_steps:
-      every = self.config.imitation.checkpoint_every
+      every = _IMITATION_CHECKPOINT_EVERY
     return done % every == 0 or done in (self._imitation_steps, self.total)
 
   def _graph(self, number: int) -> int:
@@ -179,7 +165,10 @@ class Trainer:
     if number < self._imitation_steps:
       loss = self.learner.imitate(graph)
     else:
-      self._rehearse(graph)
+      if self.config.imitation_steps and self.tasks[graph].best is not None:
+        # Imitating the best placement so far prevents a collapse to one GPU.
+        self.tasks[graph].aim_at_best()
+        self.learner.imitate(graph)
       rng = np.random.default_rng([self.config.seed, number])
       step = self.learner.improve(graph, rng)
       task = self.tasks[graph]
@@ -190,15 +179,6 @@ class Trainer:
     report = Report(number + 1, self.total, task.name, loss, step, task.best_us)
     self._write_scalars(report, number)
     return report
-
-  def _rehearse(self, graph: int) -> None:
-    """Imitates the best placement so far if the run began with imitation."""
-    task, imitation = self.tasks[graph], self.config.imitation
-    if not imitation.steps or task.best is None:
-      return
-    task.target = task.named(task.best)
-    for _ in range(imitation.rehearsals):
-      self.learner.imitate(graph)
 
   def save(self) -> None:
     """Writes a checkpoint if the run has a checkpoint directory."""
@@ -237,124 +217,93 @@ class Trainer:
         "entropy": step.entropy,
         "clip_fraction": step.clip_fraction,
         "policy_loss": step.policy_loss,
-        "value_loss": step.value_loss,
       }
-    with writing(str(self._log_dir)), self._log.as_default(step=number):
+    with writing(self._log_dir), self._log.as_default(step=number):
       for name, value in scalars.items():
         tf.summary.scalar(f"{report.graph}/{name}", value)
 
 
 def _fingerprint(
-  config: TrainConfig, tasks: Sequence[Task], weights: list | None
+  config: TrainConfig, tasks: Sequence[Task], weights: list
 ) -> dict[str, object]:
   """Returns what a resumed run must match; iterations may change."""
-  settings = dataclasses.asdict(config)
-  del settings["iterations"], settings["checkpoint_every"]
   digest = 0
   for task in tasks:
     digest = zlib.crc32(np.ascontiguousarray(task.target).tobytes(), digest)
   start = 0
-  for weight in weights or []:
+  for weight in weights:
     start = zlib.crc32(weight.numpy().tobytes(), start)
   return {
-    "settings": settings,
+    "settings": config.fingerprint(),
     "graphs": [task.decisions.problem.graph.name for task in tasks],
     "targets": digest,
     "first weights": start,
   }
 
 
+def _start(config: TrainConfig) -> str | None:
+  """Returns the directory of the policy to start from."""
+  if config.init_from == policies.SHIPPED_NAME:
+    return os.fspath(policies.SHIPPED / config.strategy)
+  return config.init_from
+
+
 def open_trainer(
   problems: Sequence[Problem],
-  request: Request,
+  config: TrainConfig,
   make_evaluator: Callable[[Problem], Evaluator] = Simulator,
-  workers: Workers | None = None,
 ) -> Trainer:
   """Creates a trainer on `problems` and resumes from its last checkpoint.
-
-  Args:
-    workers: Workers that draw and simulate samples; the numbers are the same
-      without them.
 
   Raises:
     TrainingError: A directory or policy cannot be used.
     InfeasibleError: No classical placement of a problem fits in memory.
   """
-  policy_format.check_export_dir(request.export_dir)
-  start = request.init_from
-  if start == policies.SHIPPED_NAME:
-    start = os.fspath(policies.SHIPPED / request.strategy)
+  policy_format.check_export_dir(config.export_dir)
+  start = _start(config)
   if start is not None:  # Before searches that may take minutes.
-    policy_format.read_info(start, request.strategy)
-  folder = os.path.join(request.checkpoint_dir, "teachers")
-  tasks = [
-    task
-    for problem in problems
-    for decisions in decisions_at(problem, request.decisions)
-    for task in _tasks(
-      request, decisions, make_evaluator(problem), folder, workers
-    )
-  ]
-  return Trainer(
-    tasks,
-    request.config(),
-    checkpoint_dir=request.checkpoint_dir,
-    log_dir=pathlib.Path(request.checkpoint_dir) / "logs",
-    init_from=start,
-  )
+    policy_format.read_info(start, config.strategy)
+  changes = learner_type(config.strategy).changes
+  tasks: list[Task] = []
+  for problem in problems:
+    for decisions in decisions_at(problem, config.max_decisions):
+      evaluator = make_evaluator(problem)
+      if changes:
+        tasks += targets.change_tasks(decisions, evaluator, config)
+      else:
+        tasks.append(targets.imitation_task(decisions, evaluator, config))
+  return Trainer(tasks, config)
 
 
-def _tasks(
-  request: Request,
-  decisions: Decisions,
-  evaluator: Evaluator,
-  folder: str,
-  workers: Workers | None,
-) -> list[Task]:
-  if learner_type(request.strategy).changes:
-    changed = ChangeConfig(
-      seed=request.seed,
-      folder=folder,
-      long_s=request.search_s,
-      policy=request.init_from,
-    )
-    return change_tasks(decisions, evaluator, changed, workers)
-  searched = request.search_evaluations
-  shown = DemonstrationConfig(
-    search_evaluations=searched, seed=request.seed, folder=folder
-  )
-  return [make_task(decisions, evaluator, shown, workers)]
-
-
-def finish(trainer: Trainer, request: Request) -> None:
+def finish(trainer: Trainer) -> None:
   """Exports the policy and the best placements of a completed run.
 
   Raises:
     TrainingError: The export directory cannot be written.
   """
+  config = trainer.config
   exportable = dataclasses.replace(
-    trainer.learner.exportable(), decisions=request.decisions
+    trainer.learner.exportable(), decisions=config.max_decisions
   )
   export.export_policy(
-    exportable, request.export_dir, lambda folder: _save_best(trainer, folder)
+    exportable, config.export_dir, lambda folder: _save_best(trainer, folder)
   )
 
 
 def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
-  folder = exported_to / found.FOLDER
+  folder = exported_to / policy_format.PLACEMENTS
   folder.mkdir()
   for task in trainer.tasks:
     problem = task.decisions.problem
-    if task.best is None or task.best_us > best_us(trainer, problem):
+    least_us = min(
+      other.best_us
+      for other in trainer.tasks
+      if other.decisions.problem is problem
+    )
+    # The same graph may have tasks at several numbers of decisions.
+    if task.best is None or task.best_us > least_us:
       continue
     name = f"{problem.graph.name}.{problem.cluster.name}.json"
     Placement(problem, task.decisions.to_devices(task.best)).save(
       folder / name.replace("/", "_")
     )
-
-
-def best_us(trainer: Trainer, problem: Problem) -> float:
-  """Returns the best step time of a problem at any number of decisions."""
-  return min(
-    task.best_us for task in trainer.tasks if task.decisions.problem is problem
-  )

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from benchmarks.random_steps import on_kinds, training_step
 from tests.testing.policy_problems import gpus
 from tfplace import Problem, Simulator, cluster_preset
-from tfplace.learned.synthetic import on_kinds, training_step
 
 
 @pytest.mark.parametrize("seed", range(5))

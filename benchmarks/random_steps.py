@@ -1,4 +1,4 @@
-"""Random training steps for training policies."""
+"""Random training steps, without layers or axes, for `sets.py`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,0 +1,295 @@
+"""Placements that training starts from: targets to imitate, bases to change.
+
+They are kept in files for resumed runs.
+"""
+
+import io
+import os
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfplace.core import symmetry
+from tfplace.core.budget import Budget
+from tfplace.core.evaluation import Result
+from tfplace.core.problem import Problem
+from tfplace.core.protocols import Evaluator, Placer
+from tfplace.errors import (
+  FormatError,
+  InfeasibleError,
+  TfplaceError,
+  TrainingError,
+)
+from tfplace.formats import files
+from tfplace.learned import policies
+from tfplace.learned.config import TrainConfig
+from tfplace.learned.decisions import Decisions, group_decisions
+from tfplace.learned.sampling import step_times
+from tfplace.learned.train.tasks import Task
+from tfplace.placers.coarsen import coarsen_by_work
+from tfplace.placers.groups import GroupGraph
+from tfplace.placers.registry import MICROBATCHED, get_placer
+from tfplace.placers.search.annealing import best_first
+from tfplace.simulate import Simulator, engine
+
+FOLDER = "teachers"  # In the checkpoint directory.
+_SEARCH = "annealing"
+# One-shot placers, fast and deterministic, whose best placement is the target.
+_TEACHERS = ("single", "blocks", "expert", "axes", "m_topo", "m_etf", "heft")
+_TEACHER_EVALUATIONS = 1000
+_NO_LIMIT_S = 1e9
+_MAX_LOSS = 0.01  # Relative increase of the step time by `simplified`.
+_MAX_EVALUATIONS = 8000  # Of `simplified`.
+# Rules whose best placement is a base; microbatched steps have `MICROBATCHED`.
+_RULES = ("single", "expert", "axes", "metis", "heft")
+_RULE_S = 5.0
+# Evaluations of searches, each from what the one before found. Their results
+# are bases, too: the placer changes such placements from its first second on.
+_SEARCHES = (150, 2000)
+_SEARCH_S = 6.0
+_BROKEN_FILE = (
+  *(OSError, EOFError, ValueError, TypeError, KeyError, NotImplementedError),
+  *(zipfile.BadZipFile, zlib.error),
+)
+
+
+def imitation_task(
+  decisions: Decisions, evaluator: Evaluator, config: TrainConfig
+) -> Task:
+  """Creates a task with the best placement of classical placers as target.
+
+  They are always compared in the simulator, so that a resumed run has the same
+  target.
+
+  Raises:
+    TrainingError: A file cannot be read or written.
+    InfeasibleError: No placement fits in memory.
+  """
+  found = _kept(
+    decisions,
+    config,
+    (config.search_evaluations, config.seed),
+    lambda: demonstrate(decisions, config),
+  )
+  classes = symmetry.device_classes(decisions.problem.cluster)
+  choices = decisions.to_choices(found["best"])
+  choices = symmetry.by_first_use(choices, classes)
+  (step_us,) = step_times(evaluator, decisions.to_devices(choices[None]))
+  fits = bool(np.isfinite(step_us))
+  baseline_us = step_us
+  if not fits:
+    (baseline_us,) = step_times(evaluator, found["best"][None])
+  return Task(
+    decisions,
+    evaluator,
+    float(baseline_us),
+    choices,
+    *((float(step_us), choices) if fits else ()),
+    evaluations=int(found["evaluations"]),
+  )
+
+
+def change_tasks(
+  decisions: Decisions, evaluator: Evaluator, config: TrainConfig
+) -> list[Task]:
+  """Creates a task for each placement to change.
+
+  Raises:
+    InfeasibleError: No placement fits in memory.
+    TrainingError: A file cannot be read or written.
+  """
+  problem = decisions.problem
+  known = _kept(
+    group_decisions(problem),  # The bases are the same at any size.
+    config,
+    (config.seed, config.init_from),
+    lambda: {"bases": find_bases(problem, config)},
+  )
+  tasks = []
+  for base in known["bases"]:
+    based = decisions.based_on(base)
+    (base_us,) = step_times(evaluator, base[None])
+    task = Task(based, evaluator, float(base_us), based.base_choices)
+    task.evaluate(based.base_choices[None])
+    tasks.append(task)
+  return tasks
+
+
+def demonstrate(
+  decisions: Decisions, config: TrainConfig
+) -> dict[str, np.ndarray | int]:
+  """Returns the [num_ops] `best` simulated placement and `evaluations`.
+
+  Annealing's arbitrary choices are noise to a policy, so they are simplified.
+
+  Raises:
+    InfeasibleError: No strategy found a placement that fits.
+  """
+  problem = decisions.as_groups
+  simulator = Simulator(problem)
+
+  def results(strategies: Sequence[str], evaluations: int) -> list[Result]:
+    limits = _NO_LIMIT_S, evaluations
+    return _results(simulator, strategies, config.seed, limits)
+
+  found = results(_TEACHERS, _TEACHER_EVALUATIONS)
+  quick = best_first(found)[0].placement.devices
+  if config.search_evaluations:
+    found += results((_SEARCH,), config.search_evaluations)
+  spent = sum(result.evaluations for result in found)
+  best = best_first(found)[0]
+  devices = best.placement.devices
+  if best.strategy == _SEARCH:
+    devices, more = simplified(problem, devices, quick)
+    spent += more
+  return {"best": devices, "evaluations": spent}
+
+
+def find_bases(problem: Problem, config: TrainConfig) -> np.ndarray:
+  """Finds [?, num_ops] distinct placements by rules and searches.
+
+  Raises:
+    InfeasibleError: No placement fits in memory.
+  """
+  simulator = Simulator(problem)
+  rules = MICROBATCHED if problem.graph.num_microbatches > 1 else _RULES
+  ruled = _results(simulator, rules, config.seed, (_RULE_S, None))
+  found = [best_first(ruled)[0]]
+
+  def search(placer: Placer, budget: Budget) -> None:
+    found.append(placer.place(problem, simulator, budget, config.seed))
+
+  def annealing() -> Placer:
+    return get_placer(_SEARCH, start=found[-1].placement.devices[None])
+
+  for evaluations in _SEARCHES:
+    search(annealing(), Budget(_SEARCH_S, evaluations))
+  if config.search_s > 0.0 and config.init_from is None:
+    search(annealing(), Budget(config.search_s))
+  elif config.search_s > 0.0:
+    # A policy gains less on what annealing has changed than on rules.
+    asked = config.init_from
+    asked = None if asked == policies.SHIPPED_NAME else asked
+    search(get_placer("auto", asked), Budget(config.search_s))
+  return np.stack([result.placement.devices for result in best_first(found)])
+
+
+def _results(
+  simulator: Simulator,
+  strategies: Sequence[str],
+  seed: int,
+  limits: tuple[float, int | None],
+) -> list[Result]:
+  """Returns the results of strategies; raises an error if all fail."""
+  found: list[Result] = []
+  failure: TfplaceError | None = None
+  for name in strategies:
+    placer, budget = get_placer(name), Budget(*limits)
+    try:
+      found.append(placer.place(simulator.problem, simulator, budget, seed))
+    except TfplaceError as error:  # It may need more devices or memory.
+      failure = error
+  if not found:
+    raise failure or InfeasibleError("there is no placement to start from")
+  return found
+
+
+def simplified(
+  problem: Problem, searched: np.ndarray, simple: np.ndarray
+) -> tuple[np.ndarray, int]:
+  """Simplifies a searched placement where its choices gain nothing.
+
+  Args:
+    searched: [num_ops] devices of a feasible placement.
+    simple: [num_ops] devices of the placement to return to. Identical devices
+      may be permuted.
+
+  Returns:
+    [num_ops] devices, named as in `simple`, of a feasible placement that takes
+    at most 1% longer; and the number of simulated placements.
+  """
+  groups = GroupGraph(problem)
+  classes = symmetry.device_classes(problem.cluster)
+  goal = groups.contract(simple)
+  now = symmetry.named_like(groups.contract(searched), goal, classes)
+  tables = engine.pack(problem)
+  work = engine.workspace(tables)
+  memory = problem.cluster.memory_bytes
+  limit = (1 + _MAX_LOSS) * engine.simulate(
+    tables, groups.expand(now), work, np.inf
+  )
+  spent = 1
+  for label in _levels(groups):
+    for coarse_group in np.unique(label[now != goal]):
+      if spent >= _MAX_EVALUATIONS:
+        return groups.expand(now), spent
+      trial = np.where(label == coarse_group, goal, now)
+      spent += 1
+      step_us = engine.simulate(tables, groups.expand(trial), work, limit)
+      if step_us <= limit and (work.peak_bytes <= memory).all():
+        now = trial
+  return groups.expand(now), spent
+
+
+def _levels(groups: GroupGraph) -> list[np.ndarray]:
+  """Returns [num_groups] labels: every second level, then single groups."""
+  found = (
+    list(reversed(coarsen_by_work(groups).labels)) if groups.num_groups else []
+  )
+  return [*found[1::2], np.arange(groups.num_groups)]
+
+
+def _kept(
+  decisions: Decisions,
+  config: TrainConfig,
+  about: object,
+  search: Callable[[], Mapping[str, Any]],
+) -> Mapping[str, Any]:
+  """Returns arrays that a search finds, from a file if they are there.
+
+  File names contain a digest of graph, cluster, decisions and `about`.
+
+  Raises:
+    TrainingError: A file cannot be read or written.
+  """
+  if config.checkpoint_dir is None:
+    return search()
+  folder = os.path.join(config.checkpoint_dir, FOLDER)
+  path = os.path.join(folder, _file_name(decisions, about))
+  if os.path.exists(path):
+    try:
+      with np.load(path) as found:
+        return dict(found)
+    except _BROKEN_FILE as error:
+      raise TrainingError(f"{path!r} cannot be read: {error}") from error
+  result = search()
+  try:
+    os.makedirs(folder, exist_ok=True)
+    content = io.BytesIO()
+    np.savez(content, **result)
+    files.write_bytes(path, content.getvalue())
+  except (OSError, FormatError) as error:
+    raise TrainingError(f"{path!r} cannot be written: {error}") from error
+  return result
+
+
+def _file_name(decisions: Decisions, about: object) -> str:
+  problem = decisions.problem
+  graph, cluster = problem.graph, problem.cluster
+  digest = zlib.crc32(f"{about}{cluster}{graph.names}".encode())
+  for array in (
+    decisions.decision_of,
+    problem.time_us,
+    graph.output_bytes,
+    graph.persistent_bytes,
+    graph.edge_src,
+    graph.edge_dst,
+    cluster.memory_bytes,
+    cluster.op_overhead_us,
+  ):
+    digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
+  name = f"{graph.name}.{cluster.name}.{decisions.num_decisions}"
+  return f"{name.replace('/', '_')}.{digest:08x}.npz"
