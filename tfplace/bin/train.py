@@ -141,13 +141,13 @@ def _define_numbers(values: flags.FlagValues) -> None:
       " improves the best of many.",
     ),
   }
-  for name, ((default, least, most), text) in rates.items():
+  for name, ((default, lowest, highest), text) in rates.items():
     flags.DEFINE_float(
       name,
       default,
       f"{text}{_default_of(name)}",
-      lower_bound=least,
-      upper_bound=most,
+      lower_bound=lowest,
+      upper_bound=highest,
       flag_values=values,
     )
 

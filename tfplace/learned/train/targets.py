@@ -87,7 +87,8 @@ def imitation_task(
     evaluator,
     float(baseline_us),
     choices,
-    *((float(step_us), choices) if fits else ()),
+    best_us=float(step_us),  # Infinite where it does not fit.
+    best=choices if fits else None,
     evaluations=int(found["evaluations"]),
   )
 

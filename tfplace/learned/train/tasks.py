@@ -76,7 +76,8 @@ class Task:
 
   def aim_at_best(self) -> None:
     """Makes the best placement the target, with devices named by first use."""
-    self.target = symmetry.by_first_use(self.best, self.classes)
+    if self.best is not None:
+      self.target = symmetry.by_first_use(self.best, self.classes)
 
 
 def log_rewards(step_us: np.ndarray, baseline_us: float) -> np.ndarray:
