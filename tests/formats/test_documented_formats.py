@@ -18,7 +18,6 @@ from tfplace.formats import graph as graph_format
 from tfplace.learned import policies
 from tfplace.measure.remote.workers import load_hosts
 from tfplace.report.explain import explain
-from tfplace.report.explain.output import explanation_to_json
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "formats.md").read_text(encoding="utf-8")
@@ -188,8 +187,7 @@ def test_explanation_matches_the_example_of_the_rules():
     cluster_format.cluster_from_json(example("cluster", rules)),
   )
   placement = Placement(problem, np.array([0, 0, 1], np.int32))
-  explanation = explanation_to_json(explain(placement, op="c"))
-  data = json.loads(json.dumps(explanation))  # with lists in place of tuples
+  data = explain(placement, op="c").to_json()
   shown = example("explanation")
   assert {key: data[key] for key in shown} == shown
   assert set(data) | {"split"} == set(TABLES["explanation"])

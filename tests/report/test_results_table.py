@@ -1,11 +1,7 @@
 """The table of placers, and the units in it."""
 
-import io
-import re
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.evaluation import Evaluation, Result
@@ -37,77 +33,57 @@ def result(strategy, step_time_us, feasible=True, num_devices=2):
 
 
 def test_devices_of_several_kinds_are_named_with_them():
-  cluster = cluster_preset("1*v100x1+a100x1")
-  assert named_devices(cluster) == [
+  assert named_devices(cluster_preset("1*v100x1+a100x1")) == [
     "task:0/GPU:0 (v100)",
     "task:0/CPU:0 (dgx-1)",
     "task:1/GPU:0 (a100)",
     "task:1/CPU:0 (dgx-a100)",
   ]
-  assert named_devices(cluster_preset("v100x1+p100x1")) == [
-    "GPU:0 (v100)",
-    "GPU:1 (p100)",
-    "CPU:0",
-  ]
-
-
-def rows_of(table):
-  file = io.StringIO()
-  Console(file=file, width=160).print(table)
-  lines = [x for x in file.getvalue().splitlines() if x[0] in "┃│"]
-  return [[c.strip() for c in re.split("[┃│]", x)[1:-1]] for x in lines]
+  names = named_devices(cluster_preset("v100x1+p100x1"))
+  assert names == ["GPU:0 (v100)", "GPU:1 (p100)", "CPU:0"]
 
 
 def test_rows_compare_with_single_and_with_the_bound():
-  rows = rows_of(results_table([result("single", 3000.0), result("x", 1500.0)]))
-  assert rows[0] == [
+  table = results_table([result("single", 3000.0), result("x", 1500.0)])
+  assert table.columns == [
     *("placer", "step time", "vs single", "vs bound"),
     *("peak GPU:0", "peak GPU:1", "seconds"),
   ]
-  assert rows[1:] == [
+  assert table.rows == [
     ["single", "3 ms", "1.000x", "3.000", "1 GiB", "2 GiB", "1.23"],
     ["x", "1.5 ms", "2.000x", "1.500", "1 GiB", "2 GiB", "1.23"],
   ]
 
 
-def test_the_fastest_that_fits_is_marked():
+def test_the_fastest_that_fits_or_a_given_best_is_bold():
   results = [result("a", 2.0), result("b", 1.0, feasible=False)]
   table = results_table(results)
-  assert [row.style for row in table.rows] == ["bold", ""]
-  assert rows_of(table)[2][1] == "1 us (out of memory)"
-
-
-def test_a_given_best_is_marked_instead():
-  results = [result("a", 2.0), result("b", 3.0)]
-  table = results_table(results, best=results[1])
-  assert [row.style for row in table.rows] == ["", "bold"]
+  assert [row.style for row in table.to_rich().rows] == ["bold", ""]
+  assert table.rows[1][1] == "1 us (out of memory)"
+  assert results_table(results, best=results[1]).bold == 1
+  assert results_table([]) == ("", results_table([]).columns, [], None)
 
 
 def test_measured_times_stand_beside_the_predicted():
   results = [result("a", 2000.0), result("b", 3000.0)]
   measured = [result("a", 2500.0).evaluation, result("b", np.inf).evaluation]
-  rows = rows_of(results_table(results, measured=measured))
-  assert [row[1:3] for row in rows] == [
-    ["step time", "measured"],
+  table = results_table(results, measured=measured)
+  assert table.columns[1:3] == ["step time", "measured"]
+  assert [row[1:3] for row in table.rows] == [
     ["2 ms", "2.5 ms"],
     ["3 ms", "failed"],
   ]
 
 
 def test_many_devices_show_the_fullest():
-  rows = rows_of(results_table([result("a", 1.0, num_devices=8)]))
-  assert rows[0][4:] == ["peak memory (fullest)", "seconds"]
-  assert rows[1][4] == "8 GiB"
-
-
-def test_no_results_is_a_table_without_rows():
-  assert results_table([]).row_count == 0
+  table = results_table([result("a", 1.0, num_devices=8)])
+  assert table.columns[4:] == ["peak memory (fullest)", "seconds"]
+  assert table.rows[0][4] == "8 GiB"
 
 
 def test_names_that_look_like_markup_stay_as_they_are():
-  assert rows_of(results_table([result("[red]x[/red]", 1.0)]))[1][0] == (
-    "[red]x[/red]"
-  )
+  table = results_table([result("[red]x[/red]", 1.0)]).to_rich()
+  assert str(next(iter(table.columns[0].cells))) == "[red]x[/red]"
 
 
 @pytest.mark.parametrize(

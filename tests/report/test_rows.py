@@ -6,10 +6,9 @@ import pytest
 from tfplace.report.rows import make_bars, thin_steps
 
 
-def bars_of(spans, limit=100, kind=None, span=10.0):
+def bars_of(spans, limit=100):
   start, end = np.array(spans, float).reshape(-1, 2).T
-  kind = np.zeros(len(start), int) if kind is None else np.array(kind)
-  return make_bars(start, end, kind, limit, span)
+  return make_bars(start, end, limit, 10.0)
 
 
 def test_few_intervals_have_a_bar_each_in_order_of_time():
@@ -22,34 +21,27 @@ def test_few_intervals_have_a_bar_each_in_order_of_time():
 
 def test_short_ones_share_a_bar_and_a_long_one_keeps_its_own():
   # With at most 5 bars, the unit is 6: one long, three before and two after.
-  spans = [(0, 0.5), (1, 1.5), (1.5, 2), (2, 9), (9, 9.2), (9.8, 10)]
-  bars = bars_of(spans, limit=5, kind=[0, 1, 1, 2, 3, 3])
+  spans = [(0, 0.5), (1, 1.5), (1.5, 2), (2, 9), (9, 9.2), (9.75, 10)]
+  bars = bars_of(spans, limit=5)
   assert bars.start_us.tolist() == [0, 2, 9]
   assert bars.end_us.tolist() == [2, 9, 10]
   assert bars.count.tolist() == [3, 1, 2]
-  assert bars.busy.tolist() == pytest.approx([0.75, 1.0, 0.4])
-  assert bars.kind.tolist() == [1, 2, 3]
+  assert bars.busy.tolist() == pytest.approx([0.75, 1.0, 0.45])
+  assert bars.item.tolist()[1:] == [3, 5]
 
 
-def test_of_those_that_share_a_bar_the_longest_is_named():
-  spans = [(0, 0.1), (0.2, 0.6), (0.7, 0.8), (1, 1.1)]
-  assert bars_of(spans, limit=3, span=10.0).item.tolist() == [1]
-
-
-def test_no_intervals_have_no_bars():
-  assert len(bars_of([])) == 0
-  assert len(bars_of([(1, 1)])) == 0
+@pytest.mark.parametrize("spans", [[], [(1, 1)]])
+def test_no_intervals_have_no_bars(spans):
+  assert not len(bars_of(spans).start_us)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_bars_are_bounded_apart_and_of_the_same_area(seed):
   rng = np.random.default_rng(seed)
-  times = rng.exponential(1.0, 4000) ** 3
-  ends = np.cumsum(times)
+  ends = np.cumsum(rng.exponential(1.0, 4000) ** 3)
   start, end = ends[:-1:2], ends[1::2]  # every other one is a gap
-  kind = rng.integers(0, 5, len(start))
-  bars = make_bars(start, end, kind, 90, float(ends[-1]))
-  assert len(bars) <= 90
+  bars = make_bars(start, end, 90, float(ends[-1]))
+  assert len(bars.start_us) <= 90
   assert np.all(bars.start_us[1:] >= bars.end_us[:-1])
   area = float((bars.busy * (bars.end_us - bars.start_us)).sum())
   assert area == pytest.approx(float((end - start).sum()))
@@ -63,18 +55,12 @@ def test_thin_steps_keep_each_cells_peak_and_last_value():
   at, kept = thin_steps(time, value, 6, 10.0)
   assert at.tolist() == [0, 4, 6, 8]
   assert kept.tolist() == [9, 4, 5, 0]
-
-
-def test_few_steps_stay_as_they_are():
-  time, value = np.array([0.0, 1.0]), np.array([3.0, 4.0])
-  at, kept = thin_steps(time, value, 5, 10.0)
-  assert (at.tolist(), kept.tolist()) == ([0, 1], [3, 4])
+  assert thin_steps(time, value, 8, 10.0)[0] is time
 
 
 def test_thinned_steps_are_bounded_and_reach_the_same_peak():
   rng = np.random.default_rng(0)
-  time = np.sort(rng.random(9000))
-  value = rng.random(9000)
+  time, value = np.sort(rng.random(9000)), rng.random(9000)
   at, kept = thin_steps(time, value, 50, 1.0)
   assert len(at) <= 50
   assert kept.max() == value.max()

@@ -5,20 +5,18 @@ import sys
 from collections.abc import Sequence
 
 from absl import flags
+from rich.text import Text
 
 from tfplace import bounds, core
 from tfplace.bin import cli, sources
-from tfplace.report.explain import Explanation, explain
-from tfplace.report.explain.output import (
-  explanation_tables,
-  explanation_to_json,
-)
+from tfplace.report.explain import explain
+from tfplace.report.explain.tables import explanation_tables
 
 _DESCRIPTION = (
   "Explains the step time of a placement: its critical path, its bottleneck,"
   " the effect of one more device or of faster links, and its ratio to the"
-  " proven bound. For a microbatched step it also explains the use of"
-  " microbatches, idle devices and limits. --op explains the device of an op."
+  " proven bound. A microbatched step also has its bubble and its limits. --op"
+  " shows the effect of moving an op."
 )
 
 
@@ -61,16 +59,13 @@ def _main(values: flags.FlagValues) -> None:
       values.seed,
       on_stage,
     )
-  _print(explanation, values.json)
-
-
-def _print(explanation: Explanation, as_json: bool) -> None:
-  if as_json:
-    print(json.dumps(explanation_to_json(explanation)))
+  if values.json:
+    print(json.dumps(explanation.to_json()))
     return
   screen = cli.open_console()
-  for part in explanation_tables(explanation):
-    screen.print(part, soft_wrap=True)
+  screen.print(Text("\n".join(explanation.summary)), soft_wrap=True)
+  for table in explanation_tables(explanation):
+    screen.print(table.to_rich(), soft_wrap=True)
 
 
 def run(argv: Sequence[str] | None = None) -> int:

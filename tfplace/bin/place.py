@@ -291,7 +291,7 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
   cli.open_console().print(
     results_table(
       report.results, best=best, measured=report.measured, single=single
-    )
+    ).to_rich()
   )
   print(plan)
   if values.json:

@@ -207,7 +207,6 @@ class Plan:
       self.device_rows,
       {} if self.device_rows else self.layers,
       self._all_notes,
-      self._schedule,
     )
 
   def plot(self, path: str | os.PathLike[str] | None = None) -> "Timeline":

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from rich.table import Table
+import rich.table
 from rich.text import Text
 
 from tfplace.core import estimate as core
@@ -14,6 +14,7 @@ from tfplace.core.estimate import (
   StepEstimate,
 )
 from tfplace.core.units import format_bytes, format_share, format_us
+from tfplace.report.table import Table
 
 _NAMES = {
   core.TRAINABLE: "trainable weights",
@@ -27,17 +28,17 @@ _NAMES = {
 }
 
 
-def estimate_tables(estimate: Estimate) -> Iterator[Table | Text]:
+def estimate_tables(estimate: Estimate) -> Iterator[rich.table.Table | Text]:
   """Yields the tables and sentences of an estimate, in reading order."""
   kind = "training" if estimate.training else "inference"
   batch = f" of {estimate.batch_size} examples" if estimate.batch_size else ""
   yield Text(f"{estimate.model}: {kind} step{batch}")
   for note in estimate.notes:
     yield Text(_sentence(note))
-  yield _sizes(estimate)
+  yield _sizes(estimate).to_rich()
   for step in estimate.steps:
-    yield _layers(step)
-    yield _cards(step)
+    yield _layers(step).to_rich()
+    yield _cards(step).to_rich()
     for note in step.notes:
       yield Text(_sentence(note))
   if estimate.largest_batch is not None:
@@ -54,39 +55,28 @@ def _sentence(note: str) -> str:
 
 
 def _sizes(estimate: Estimate) -> Table:
-  """Returns a row per precision: sizes of variables, and the peak by part."""
-  table = Table(title="Sizes, and memory on one device at the peak")
-  table.add_column("")
-  for step in estimate.steps:
-    table.add_column(Text(step.precision or "as traced"), justify="right")
-
-  def row(name: str, cells: list[str], style: str = "") -> None:
-    table.add_row(Text(name), *map(Text, cells), style=style)
-
-  steps = estimate.steps
+  """Returns a row per kind of variable, and per part of the peak."""
+  steps, rows = estimate.steps, []
   if any(step.weights is not None for step in steps):
-    weights = [step.weights or core.WeightSizes() for step in steps]
-    row(
-      "trainable parameters",
-      [_counted(w.trainable_count, w.trainable_bytes) for w in weights],
-    )
-    row(
-      "non-trainable parameters",
-      [_counted(w.non_trainable_count, w.non_trainable_bytes) for w in weights],
-    )
-    row("gradients of all", [format_bytes(s.gradient_bytes) for s in steps])
-    row(
-      "optimizer",
-      [_counted(w.optimizer_count, w.optimizer_bytes) for w in weights],
-    )
-  table.add_section()
+    sizes = [step.weights or core.WeightSizes() for step in steps]
+    trained = ((w.trainable_count, w.trainable_bytes) for w in sizes)
+    others = ((w.non_trainable_count, w.non_trainable_bytes) for w in sizes)
+    slots = ((w.optimizer_count, w.optimizer_bytes) for w in sizes)
+    gradients = (format_bytes(step.gradient_bytes) for step in steps)
+    rows = [
+      ("trainable parameters", *(_counted(*x) for x in trained)),
+      ("non-trainable parameters", *(_counted(*x) for x in others)),
+      ("gradients of all", *gradients),
+      ("optimizer", *(_counted(*x) for x in slots)),
+    ]
   for part in core.PARTS:
     cells = [step.peak.parts.get(part, 0.0) for step in steps]
     if any(cells):
-      row(f"at the peak: {_NAMES[part]}", list(map(format_bytes, cells)))
-  peaks = [format_bytes(step.peak.num_bytes) for step in steps]
-  row("peak", peaks, style="bold")
-  return table
+      rows.append((f"at the peak: {_NAMES[part]}", *map(format_bytes, cells)))
+  rows.append(("peak", *(format_bytes(step.peak.num_bytes) for step in steps)))
+  precisions = (step.precision or "as traced" for step in steps)
+  title = "Sizes, and memory on one device at the peak"
+  return Table(title, ("", *precisions), rows)
 
 
 def _counted(count: int, num_bytes: float) -> str:
@@ -94,43 +84,35 @@ def _counted(count: int, num_bytes: float) -> str:
 
 
 def _layers(step: StepEstimate) -> Table:
-  precision = f", {step.precision}" if step.precision else ""
-  table = Table(
-    title=f"Layers with the most activations at the peak{precision}"
-  )
-  table.add_column("layer")
-  for name in ("bytes", "share of peak"):
-    table.add_column(name, justify="right")
+  rows = []
   for layer in step.peak.layers:
     share = format_share(layer.num_bytes, step.peak.num_bytes)
-    cells = (layer.name, format_bytes(layer.num_bytes), share)
-    table.add_row(*map(Text, cells))
-  return table
+    rows.append((layer.name, format_bytes(layer.num_bytes), share))
+  title = f"Layers with the most activations at the peak{_precision(step)}"
+  return Table(title, ("layer", "bytes", "share of peak"), rows)
 
 
 def _cards(step: StepEstimate) -> Table:
   """Returns a row per card: one device, and the fewest that hold the step."""
-  precision = f", {step.precision}" if step.precision else ""
-  table = Table(
-    title=f"One device, and the fewest that hold the step{precision}"
-  )
-  table.add_column("device")
-  for name in ("memory", "peak", "fits", "step time", "MFU", *step.variants):
-    table.add_column(name, justify="right")
+  rows = []
   for card in step.cards:
-    share = card.share_of_peak
-    limit = card.memory_bytes
-    cells = [
+    share, limit = card.share_of_peak, card.memory_bytes
+    cells = (
       card.name,
       "unlimited" if math.isinf(limit) else format_bytes(limit),
       format_bytes(card.peak_memory_bytes),
       "yes" if card.fits else "no",
       format_us(card.step_time_us),
       "-" if share is None else format_share(share, 1),
-      *(_fewest(card, variant) for variant in step.variants),
-    ]
-    table.add_row(*map(Text, cells), style="" if card.fits else "dim")
-  return table
+    )
+    rows.append((*cells, *(_fewest(card, x) for x in step.variants)))
+  columns = ("device", "memory", "peak", "fits", "step time", "MFU")
+  title = f"One device, and the fewest that hold the step{_precision(step)}"
+  return Table(title, (*columns, *step.variants), rows)
+
+
+def _precision(step: StepEstimate) -> str:
+  return f", {step.precision}" if step.precision else ""
 
 
 def _fewest(card: CardEstimate, variant: str) -> str:

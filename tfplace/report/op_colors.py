@@ -1,5 +1,6 @@
 """Colors of ops in pictures of a step, by microbatch or by op type."""
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 
@@ -7,17 +8,16 @@ import numpy as np
 
 from tfplace.core import phases
 from tfplace.core.op_graph import OpGraph
-from tfplace.report.rows import compute_end_us
+from tfplace.report.rows import compute_us
 from tfplace.simulate import Schedule
 
-# Colors of op types: Tableau's ten without red, orange and gray, which have
-# other meanings in pictures, and three more.
-TYPE_COLORS = (
-  *("#1f77b4", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#bcbd22"),
-  *("#17becf", "#17406b", "#a6d854"),
-)
-OTHER_COLOR = "#b5b5b5"
-MESSAGE_COLOR = "#f2c27f"
+# Distinguishable with any color vision: the eight of M. Okabe and K. Ito,
+# "Color Universal Design" (2008), with a darker yellow for white backgrounds.
+BLUE, ORANGE, GREEN, PINK = "#0072b2", "#e69f00", "#009e73", "#cc79a7"
+SKY, VERMILLION, YELLOW, BLACK = "#56b4e9", "#d55e00", "#c9b800", "#1a1a1a"
+TRANSFER_COLOR, MESSAGE_COLOR, CRITICAL_COLOR = ORANGE, VERMILLION, BLACK
+OTHER_COLOR = "#c4c8ce"
+_TYPE_COLORS = (BLUE, SKY, GREEN, PINK, YELLOW)
 MAX_MICROBATCHES = 12  # number of colors; beyond that, neighbors share one
 # Lightness grows from purple to yellow, as in Viridis (S. van der Walt and N.
 # Smith, 2015), so the order is visible with any color vision. The start is
@@ -36,59 +36,50 @@ class OpColors:
 
   Attributes:
     kind: [num_ops] int64 index of each op's kind.
-    labels: [num_kinds] description of an op of the kind.
     legend: [num_kinds] label in the legend; neighbors may share one.
     colors: [num_kinds] "#rrggbb".
     is_split: whether kinds are passes of microbatches, not op types.
   """
 
   kind: np.ndarray
-  labels: tuple[str, ...]
   legend: tuple[str, ...]
   colors: tuple[str, ...]
   is_split: bool
 
 
-def op_colors(
-  schedule: Schedule, type_colors: Sequence[str], other: str
-) -> OpColors:
+def op_colors(schedule: Schedule) -> OpColors:
   """Assigns kinds and colors to the ops of a step.
 
-  Args:
-    type_colors: colors of the longest-running op types, used for a step without
-      microbatches.
-    other: color of other types, or of ops that microbatches share.
+  Without microbatches, the longest-running op types have a color each.
   """
   graph = schedule.placement.problem.graph
   if phases.is_split(graph):
-    return _by_microbatch(graph, other)
-  kind, names = _main_types(schedule, len(type_colors))
-  colors = (*type_colors[: len(names) - 1], other)
-  return OpColors(kind, tuple(names), tuple(names), colors, False)
+    return _by_microbatch(graph)
+  total = collections.Counter[str]()
+  for name, us in zip(graph.types, compute_us(schedule).tolist(), strict=True):
+    total[name] += us
+  main = [name for name, us in total.most_common(len(_TYPE_COLORS)) if us > 0]
+  number = {name: i for i, name in enumerate(main)}
+  kind = np.array([number.get(x, len(main)) for x in graph.types], np.int64)
+  colors = (*_TYPE_COLORS[: len(main)], OTHER_COLOR)
+  return OpColors(kind, (*main, "other ops"), colors, False)
 
 
-def _by_microbatch(graph: OpGraph, other: str) -> OpColors:
+def _by_microbatch(graph: OpGraph) -> OpColors:
   count = int(graph.microbatch.max()) + 1
   shown = min(count, MAX_MICROBATCHES)
   number = graph.microbatch.astype(np.int64) * shown // count
   is_backward = phases.phases(graph) == phases.BACKWARD
   kind = np.where(number < 0, 2 * shown, 2 * number + is_backward)
-  names = [
-    _name(np.flatnonzero(np.arange(count) * shown // count == i).tolist())
-    for i in range(shown)
-  ]
-  both = [
-    pair for color in sequential(shown) for pair in (lighter(color), color)
-  ]
-  labels = [f"{x} of {name}" for name in names for x in phases.NAMES[:2]]
-  shared = "update, shared"
-  return OpColors(
-    kind,
-    (*labels, shared),
-    (*(name for name in names for _ in range(2)), shared),
-    (*both, other),
-    True,
-  )
+  names, colors = [], []
+  for i, color in enumerate(sequential(shown)):
+    name = _name(
+      np.flatnonzero(np.arange(count) * shown // count == i).tolist()
+    )
+    names += [name, name]
+    colors += [lighter(color), color]
+  names, colors = [*names, "update, shared"], [*colors, OTHER_COLOR]
+  return OpColors(kind, tuple(names), tuple(colors), True)
 
 
 def _name(numbers: Sequence[int]) -> str:
@@ -116,17 +107,3 @@ def _hex(channels: Sequence[float]) -> str:
 def lighter(color: str) -> str:
   """Returns the color of a forward pass, given its backward pass's color."""
   return _hex([x + _LIGHTER * (255 - x) for x in _channels(color)])
-
-
-def _main_types(schedule: Schedule, limit: int) -> tuple[np.ndarray, list[str]]:
-  """Returns [num_ops] indices of main op types, and the types' names."""
-  types = schedule.placement.problem.graph.types
-  time_us = compute_end_us(schedule) - schedule.op_start_us
-  total: dict[str, float] = {}
-  for name, us in zip(types, time_us.tolist(), strict=True):
-    total[name] = total.get(name, 0.0) + us
-  ranked = sorted((t for t in total if total[t] > 0), key=lambda t: -total[t])
-  main = ranked[:limit]
-  number = {name: i for i, name in enumerate(main)}
-  kind = np.array([number.get(name, len(main)) for name in types], np.int64)
-  return kind, [*main, "other ops"]

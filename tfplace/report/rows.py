@@ -112,11 +112,15 @@ def step_rows(schedule: Schedule) -> list[Row]:
   return rows + [row(LINK, i, names[i], busy_us[i]) for i in used]
 
 
+def compute_us(schedule: Schedule) -> np.ndarray:
+  """Returns the [num_ops] time of the ops themselves, without their sends."""
+  at = schedule.placement.devices
+  return schedule.placement.problem.time_us[np.arange(len(at)), at]
+
+
 def compute_end_us(schedule: Schedule) -> np.ndarray:
   """Returns the [num_ops] ends of the ops' own time, before their sends."""
-  at = schedule.placement.devices
-  time_us = schedule.placement.problem.time_us[np.arange(len(at)), at]
-  return schedule.op_start_us + time_us
+  return schedule.op_start_us + compute_us(schedule)
 
 
 def transfer_name(schedule: Schedule, transfer: int) -> str:
@@ -179,7 +183,6 @@ class Bars:
     end_us: [num_bars] float64 end.
     busy: [num_bars] float64 in 0 to 1, busy fraction of the bar.
     count: [num_bars] int64 number of merged intervals.
-    kind: [num_bars] int64 kind with the most time in the bar.
     item: [num_bars] int64 longest interval in the bar.
   """
 
@@ -187,27 +190,19 @@ class Bars:
   end_us: np.ndarray
   busy: np.ndarray
   count: np.ndarray
-  kind: np.ndarray
   item: np.ndarray
-
-  def __len__(self) -> int:
-    return len(self.start_us)
 
 
 def make_bars(
-  start_us: np.ndarray,
-  end_us: np.ndarray,
-  kind: np.ndarray,
-  limit: int,
-  span_us: float,
+  start_us: np.ndarray, end_us: np.ndarray, limit: int, span_us: float
 ) -> Bars:
   """Merges the intervals of one row into at most `limit` bars.
 
   Args:
     start_us: [n] float64 starts of intervals that do not overlap.
     end_us: [n] float64 ends; empty intervals are dropped.
-    kind: [n] small integers.
     limit: maximum number of bars, at least 3.
+    span_us: end of the time axis.
   """
   items = np.flatnonzero(end_us > start_us)
   items = items[np.argsort(start_us[items], kind="stable")]
@@ -216,19 +211,12 @@ def make_bars(
   if len(items) > limit:
     run = _runs(start, end, 3 * span_us / limit)
   count = np.bincount(run)
-  first = np.concatenate(([0], np.cumsum(count)))[:-1].astype(np.int64)
-  time = end - start
+  first, time = np.cumsum(count) - count, end - start
   length = np.maximum.reduceat(end, first) - start[first] if len(run) else time
   busy = np.bincount(run, time) / np.maximum(length, 1e-300)
   longest = np.lexsort((time, run))[np.cumsum(count) - 1]
-  return Bars(
-    start[first],
-    start[first] + length,
-    np.minimum(busy, 1.0),
-    count,
-    _main_kind(run, kind[items], time),
-    items[longest],
-  )
+  ends = start[first] + length
+  return Bars(start[first], ends, np.minimum(busy, 1.0), count, items[longest])
 
 
 def _runs(start: np.ndarray, end: np.ndarray, unit_us: float) -> np.ndarray:
@@ -243,17 +231,6 @@ def _runs(start: np.ndarray, end: np.ndarray, unit_us: float) -> np.ndarray:
   is_first = np.ones(len(start), bool)
   is_first[1:] = is_long[1:] | is_long[:-1] | (np.diff(cell) > 0)
   return np.cumsum(is_first) - 1
-
-
-def _main_kind(
-  run: np.ndarray, kind: np.ndarray, time: np.ndarray
-) -> np.ndarray:
-  if not len(run):
-    return np.zeros(0, np.int64)
-  pairs, inverse = np.unique(np.stack((run, kind)), axis=1, return_inverse=True)
-  total = np.bincount(inverse.reshape(-1), time)
-  order = np.lexsort((total, pairs[0]))
-  return pairs[1][order[np.cumsum(np.bincount(pairs[0])) - 1]]
 
 
 def thin_steps(

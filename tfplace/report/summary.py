@@ -12,20 +12,18 @@ from rich.text import Text
 
 from tfplace.core import phases
 from tfplace.core.units import format_bytes, format_share
-from tfplace.report.explain.microbatches import (
-  find_device_layers,
-  in_blocks,
-  parallelism,
-)
-from tfplace.report.explain.path import summarize_path
+from tfplace.report import parallelism
+from tfplace.report.layers import OTHER, Layers, forward_starts, layers_of
 from tfplace.report.names import listed, shorten
-from tfplace.report.rows import device_names
+from tfplace.report.path import summarize_path
+from tfplace.report.rows import compute_us, device_names
 from tfplace.simulate import Schedule
 
 COLUMNS = ("device", "work", "busy", "peak memory", "what is there")
 _WIDTH = 100  # Characters of a printed table; long cells are wrapped.
 _MOST_NUMBERS = 8  # Microbatches that a cell lists.
-_MOST_LAYERS = 2  # The same of layers.
+_MOST_LAYERS = 2  # The same of layers, and of blocks of neighboring layers.
+_MOST_SHARE = 0.2  # A layer with more of the work is divided into its layers.
 # Share of the critical path from which overheads dominate; our choice.
 _OVERHEAD_BOUND = 0.5
 
@@ -53,66 +51,109 @@ class DeviceRow:
 
 def device_rows(schedule: Schedule) -> tuple[DeviceRow, ...]:
   """Describes each device that computes or holds anything."""
-  cluster = schedule.placement.problem.cluster
-  names, busy_us = device_names(schedule), schedule.busy_us
-  whole_us = max(float(busy_us.sum()), 1e-300)
-  step_us = max(schedule.step_time_us, 1e-300)
-  holds = _contents(schedule)
+  limits = schedule.placement.problem.cluster.memory_bytes
+  busy_us, peaks = schedule.busy_us, schedule.peak_memory_bytes
+  whole_us, step_us = float(busy_us.sum()), schedule.step_time_us
+  names, holds = device_names(schedule), device_contents(schedule)
   return tuple(
     DeviceRow(
-      name,
-      float(busy_us[i]) / whole_us,
-      float(busy_us[i]) / step_us,
-      float(schedule.peak_memory_bytes[i]),
-      float(cluster.memory_bytes[i]),
-      holds.get(i, ""),
+      names[i],
+      float(busy_us[i]) / max(whole_us, 1e-300),
+      float(busy_us[i]) / max(step_us, 1e-300),
+      float(peaks[i]),
+      float(limits[i]),
+      holds[i],
     )
-    for i, name in enumerate(names)
-    if busy_us[i] > 0 or schedule.peak_memory_bytes[i] > 0
+    for i in np.flatnonzero((busy_us > 0) | (peaks > 0)).tolist()
   )
 
 
-def _contents(schedule: Schedule) -> dict[int, str]:
-  """Describes what each device computes: its microbatches or its layers."""
-  if not schedule.placement.problem.graph.num_ops:
-    return {}
-  layers = find_device_layers(schedule)
-  stages = {i: "updates" for i in _only_updates(schedule)}
-  stages |= {
-    device: f"{what} of {_few(names)}"
-    for what, found in (("updates", layers.updates), ("parts", layers.parts))
-    for device, names in found.items()
-    if names
-  }
-  stages |= {
-    device: in_blocks(blocks) for device, blocks in layers.stages.items()
-  }
-  if not phases.is_split(schedule.placement.problem.graph):
-    return stages
+def device_contents(schedule: Schedule) -> list[str]:
+  """Describes each device's microbatches or layers; "" where there are none."""
+  graph, count = schedule.placement.problem.graph, len(schedule.memory)
+  if not graph.num_ops:
+    return [""] * count
+  contents = _layers_in_words(schedule)
+  if not phases.is_split(graph):
+    return contents
   found = parallelism.find_parallelism(schedule)
   if found.pattern == parallelism.PIPELINES:
-    return {
-      device: f"{_numbered(group.microbatches)} (a pipeline)"
-      for group in found.groups
-      for device in group.devices
-    }
-  if found.pattern == parallelism.PIPELINE or found.apart < found.together:
-    return stages
-  home = found.time_us.argmax(axis=1)
-  return stages | {
-    int(device): _numbered(np.flatnonzero(home == device).tolist())
-    for device in np.unique(home)
-  }
+    for microbatches, devices in found.groups:
+      for device in devices:
+        contents[device] = f"{_numbered(microbatches)} (a pipeline)"
+  elif found.by_microbatch:
+    home = found.time_us.argmax(axis=1)
+    for device in np.unique(home).tolist():
+      contents[device] = _numbered(np.flatnonzero(home == device).tolist())
+  return contents
 
 
-def _only_updates(schedule: Schedule) -> list[int]:
-  """Returns the devices that only update variables."""
-  placement = schedule.placement
-  devices = placement.devices
-  took_us = placement.problem.time_us[np.arange(len(devices)), devices]
+def _layers_in_words(schedule: Schedule) -> list[str]:
+  """Names the layers that a device mostly computes, else those it helps."""
+  placement, count = schedule.placement, len(schedule.memory)
+  layers = layers_of(schedule, _MOST_SHARE)
   is_update = phases.updates(placement.problem.graph)
-  computes = np.unique(devices[(took_us > 0) & ~is_update])
-  return np.setdiff1d(devices[(took_us > 0) & is_update], computes).tolist()
+  cell = layers.layer_of * count + placement.devices
+  us, size = compute_us(schedule), len(layers.names) * count
+  computing, updating = (
+    np.bincount(cell[some], us[some], size).reshape(-1, count)
+    for some in (~is_update, is_update)
+  )
+  is_layer = np.array([name != OTHER for name in layers.names])
+  is_layer &= computing.any(axis=1)  # The optimizer's own scope is no layer.
+  blocks = _blocks(schedule, layers, computing, is_layer)
+
+  def longest(time_us: np.ndarray) -> list[str]:
+    order = np.argsort(-time_us, kind="stable")
+    some = order[(time_us[order] > 0) & is_layer[order]]
+    return [layers.names[i] for i in some.tolist()]
+
+  contents = [""] * count
+  for device in range(count):
+    parts, updates = longest(computing[:, device]), longest(updating[:, device])
+    if device in blocks:
+      contents[device] = _in_blocks(blocks[device])
+    elif parts:
+      contents[device] = f"parts of {_few(parts)}"
+    elif updates:
+      contents[device] = f"updates of {_few(updates)}"
+    elif updating[:, device].any() and not computing[:, device].any():
+      contents[device] = "updates"
+  return contents
+
+
+def _blocks(
+  schedule: Schedule,
+  layers: Layers,
+  computing: np.ndarray,
+  is_layer: np.ndarray,
+) -> dict[int, list[tuple[str, str]]]:
+  """Finds the layers that each device computes most of.
+
+  Returns:
+    Device -> (first, last) names of blocks of neighbors in forward order.
+  """
+  graph = schedule.placement.problem.graph
+  known = np.zeros(len(layers.names), bool)  # the model's own layers
+  known[layers.layer_of[graph.layer >= 0]] = True
+  shown = np.flatnonzero(is_layer & (known | ~(known & is_layer).any()))
+  start = forward_starts(layers, schedule)
+  blocks: dict[int, list[tuple[str, str]]] = {}
+  before = None
+  for layer in shown[np.argsort(start[shown], kind="stable")].tolist():
+    name, device = layers.names[layer], int(computing[layer].argmax())
+    own = blocks.setdefault(device, [])
+    own.append((own.pop()[0] if device == before else name, name))
+    before = device
+  return blocks
+
+
+def _in_blocks(blocks: Sequence[tuple[str, str]]) -> str:
+  names = [a if a == b else f"{a} to {b}" for a, b in blocks[:_MOST_LAYERS]]
+  more = len(blocks) - len(names)
+  if more:
+    names.append(f"{more} more block{'s' * (more > 1)} of layers")
+  return listed(names)
 
 
 def _few(names: Sequence[str]) -> str:
@@ -129,8 +170,28 @@ def _numbered(microbatches: Sequence[int]) -> str:
   return f"{noun} {listed(numbers)}"
 
 
-def device_table(rows: Sequence[DeviceRow]) -> Table:
-  """Builds a table of the rows, for Rich."""
+def device_cells(row: DeviceRow) -> tuple[str, ...]:
+  """Returns the text of each of `COLUMNS`."""
+  return (
+    row.name,
+    format_share(row.work, 1),
+    format_share(row.busy, 1),
+    format_peak(row.peak_bytes, row.limit_bytes),
+    row.holds or "variables" * (row.work == 0) or "other ops",
+  )
+
+
+def format_peak(peak_bytes: float, limit_bytes: float) -> str:
+  """Describes the peak of a device, such as "3 GiB of 16 GiB (19%)"."""
+  peak = format_bytes(peak_bytes)
+  if not np.isfinite(limit_bytes):
+    return peak
+  share = format_share(peak_bytes, limit_bytes)
+  return f"{peak} of {format_bytes(limit_bytes)} ({share})"
+
+
+def table_text(rows: Sequence[DeviceRow]) -> str:
+  """Returns the table of the rows as plain text."""
   table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
   device, *numbers, contents = COLUMNS
   table.add_column(device, no_wrap=True)
@@ -139,38 +200,13 @@ def device_table(rows: Sequence[DeviceRow]) -> Table:
   table.add_column(contents)
   for row in rows:
     table.add_row(*map(Text, device_cells(row)))
-  return table
-
-
-def device_cells(row: DeviceRow) -> tuple[str, ...]:
-  """Returns the text of each of `COLUMNS`."""
-  return (
-    row.name,
-    format_share(row.work, 1),
-    format_share(row.busy, 1),
-    peak_in_words(row),
-    row.holds or "variables" * (row.work == 0) or "other ops",
-  )
-
-
-def peak_in_words(row: DeviceRow) -> str:
-  """Describes the peak of a device, such as "3 GiB of 16 GiB (19%)"."""
-  peak = format_bytes(row.peak_bytes)
-  if not np.isfinite(row.limit_bytes):
-    return peak
-  share = format_share(row.peak_bytes, row.limit_bytes)
-  return f"{peak} of {format_bytes(row.limit_bytes)} ({share})"
-
-
-def table_text(rows: Sequence[DeviceRow]) -> str:
-  """Returns the table of the rows as plain text."""
-  out = io.StringIO()
   console = Console(
-    file=out, width=_WIDTH, color_system=None, force_jupyter=False
+    file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False
   )
-  console.print(device_table(rows))
-  lines = [line.rstrip() for line in out.getvalue().splitlines()]
-  return "\n".join(line for line in lines if line)
+  with console.capture() as printed:
+    console.print(table)
+  lines = [line.rstrip() for line in printed.get().splitlines()]
+  return "\n".join(filter(None, lines))
 
 
 def held_back(schedule: Schedule) -> str:

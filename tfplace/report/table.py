@@ -1,8 +1,9 @@
-"""Rich table that compares the results of placers."""
+"""Tables of text, and the one that compares the results of placers."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from rich.table import Table
+import rich.table
 from rich.text import Text
 
 from tfplace.core.evaluation import Evaluation, Result
@@ -11,6 +12,32 @@ from tfplace.report.names import named_devices, short_names
 
 MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown
 BASELINE = "single"
+
+
+class Table(NamedTuple):
+  """A table of text, for a terminal or a page.
+
+  Attributes:
+    title: its title, or "".
+    columns: [num_columns] headers.
+    rows: [num_rows][num_columns] cells.
+    bold: index of a marked row, if any.
+  """
+
+  title: str
+  columns: Sequence[str]
+  rows: Sequence[Sequence[str]]
+  bold: int | None = None
+
+  def to_rich(self) -> rich.table.Table:
+    """Returns the table for Rich; only the first column is to the left."""
+    table = rich.table.Table(title=Text(self.title) if self.title else None)
+    table.title_justify = "left"
+    for i, name in enumerate(self.columns):
+      table.add_column(Text(name), justify="right" if i else "left")
+    for i, row in enumerate(self.rows):
+      table.add_row(*map(Text, row), style="bold" if i == self.bold else "")
+    return table
 
 
 def results_table(
@@ -31,25 +58,20 @@ def results_table(
     measured: measured evaluation of each result's placement.
     single: reference of "vs single"; by default `single` of the results.
   """
-  table = Table()
   devices = list(results[0].evaluation.peak_memory_bytes) if results else []
-  table.add_column("placer")
-  names = ["step time", "vs single", "vs bound", *_memory_columns(results)]
-  if measured is not None:
-    names.insert(1, "measured")
-  for name in [*names, "seconds"]:
-    table.add_column(Text(name), justify="right")
+  columns = ["placer", "step time", "vs single", "vs bound"]
+  columns += [*_memory_columns(results), "seconds"]
   if single is None:
     single = next((r for r in results if r.strategy == BASELINE), None)
   single_us = None if single is None else single.evaluation.step_time_us
+  rows = [_cells(result, single_us, devices) for result in results]
+  if measured is not None:
+    columns.insert(2, "measured")
+    for row, evaluation in zip(rows, measured, strict=True):
+      row.insert(2, format_us(evaluation.step_time_us))
   marked = best or min(results, key=rank, default=None)
-  for i, result in enumerate(results):
-    cells = _cells(result, single_us, devices)
-    if measured is not None:
-      cells.insert(2, format_us(measured[i].step_time_us))
-    style = "bold" if result is marked else ""
-    table.add_row(*map(Text, cells), style=style)
-  return table
+  bold = next((i for i, r in enumerate(results) if r is marked), None)
+  return Table("", columns, rows, bold)
 
 
 def rank(result: Result) -> tuple[bool, float]:

@@ -15,9 +15,9 @@ from tfplace.core.units import format_share, format_us, size_scale, time_scale
 from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.report.op_colors import (
+  CRITICAL_COLOR,
   MESSAGE_COLOR,
-  OTHER_COLOR,
-  TYPE_COLORS,
+  TRANSFER_COLOR,
   OpColors,
   op_colors,
 )
@@ -44,8 +44,6 @@ except ImportError as error:
   ) from error
 
 SUFFIXES = (".png", ".svg", ".pdf")
-TRANSFER_COLOR = "#d98200"
-CRITICAL_COLOR = "#d40000"
 _LINK_HEIGHT = 0.5  # relative to a device's row
 
 
@@ -118,7 +116,7 @@ def _draw_rows(
   step_us = schedule.step_time_us
   scale, unit = time_scale(step_us)
   tops = np.cumsum(heights) - heights
-  ops = op_colors(schedule, TYPE_COLORS, OTHER_COLOR)
+  ops = op_colors(schedule)
   other = len(ops.colors) - 1
   of_ops = np.array([*ops.colors, MESSAGE_COLOR])
   of_links = np.array([*ops.colors[:other], TRANSFER_COLOR])

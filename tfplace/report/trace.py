@@ -5,7 +5,6 @@ the passes of microbatches have their own tracks. The format is the "Trace Event
 Format" of Chromium's catapult project, with times in microseconds.
 """
 
-import itertools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -44,17 +43,9 @@ def save_trace(
 def make_trace(schedule: Schedule) -> dict[str, Any]:
   """Builds the trace as JSON data."""
   problem = schedule.placement.problem
-  events = itertools.chain(
-    _names(schedule),
-    _passes(schedule),
-    _ops(schedule),
-    _transfers(schedule),
-    _messages(schedule),
-    _critical_path(schedule),
-    _memory(schedule),
-  )
+  parts = (_names, _passes, _ops, _transfers, _critical_path, _memory)
   return {
-    "traceEvents": list(events),
+    "traceEvents": [event for part in parts for event in part(schedule)],
     "displayTimeUnit": "ms",
     "otherData": {
       "graph": problem.graph.name,
@@ -66,24 +57,20 @@ def make_trace(schedule: Schedule) -> dict[str, Any]:
 
 
 def _names(schedule: Schedule) -> Iterator[Event]:
-  titles = {
-    DEVICES: "devices",
-    CHANNELS: "channels",
-    CRITICAL: "critical path",
-    MEMORY: "memory",
-  }
+  devices = [d.name for d in schedule.placement.problem.cluster.devices]
   split = phases.is_split(schedule.placement.problem.graph)
-  if split:
-    titles = {PASSES: "microbatches", **titles}
-  for i, (process, title) in enumerate(titles.items()):
+  tracks: tuple[tuple[int, str, list[str]], ...] = (
+    *([(PASSES, "microbatches", devices)] if split else []),
+    (DEVICES, "devices", devices),
+    (CHANNELS, "channels", channel_names(schedule)),
+    (CRITICAL, "critical path", []),
+    (MEMORY, "memory", []),
+  )
+  for i, (process, title, threads) in enumerate(tracks):
     yield _meta("process_name", process, 0, {"name": title})
     yield _meta("process_sort_index", process, 0, {"sort_index": i})
-  devices = schedule.placement.problem.cluster.devices
-  for i, device in enumerate(devices):
-    for process in (PASSES, DEVICES) if split else (DEVICES,):
-      yield _meta("thread_name", process, i, {"name": device.name})
-  for i, name in enumerate(channel_names(schedule)):
-    yield _meta("thread_name", CHANNELS, i, {"name": name})
+    for thread, name in enumerate(threads):
+      yield _meta("thread_name", process, thread, {"name": name})
 
 
 def _meta(name: str, process: int, thread: int, args: Event) -> Event:
@@ -93,24 +80,25 @@ def _meta(name: str, process: int, thread: int, args: Event) -> Event:
 def _slice(
   track: tuple[int, int],
   name: str,
-  start_us: float,
-  end_us: float,
+  times_us: tuple[float, float],
   args: Event,
   category: str,
 ) -> Event:
+  start_us, end_us = map(float, times_us)
   return {
     "ph": "X",
     "name": name,
     "cat": category,
     "pid": track[0],
     "tid": track[1],
-    "ts": float(start_us),
-    "dur": float(end_us - start_us),
+    "ts": start_us,
+    "dur": end_us - start_us,
     "args": args,
   }
 
 
 def _passes(schedule: Schedule) -> Iterator[Event]:
+  """Yields uninterrupted passes of microbatches on each device."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
   if not phases.is_split(graph):
     return
@@ -127,10 +115,11 @@ def _passes(schedule: Schedule) -> Iterator[Event]:
     if microbatch >= 0:
       title, args["microbatch"] = f"{name} {microbatch}", microbatch
     times = schedule.op_start_us[ran[begin]], ends_us[ran[end]]
-    yield _slice((PASSES, device), title, *times, args, name)
+    yield _slice((PASSES, device), title, times, args, name)
 
 
-def _known(graph: OpGraph, op: int) -> Event:
+def _origin(graph: OpGraph, op: int) -> Event:
+  """Returns the microbatch and the layer of an op, if it has them."""
   args: Event = {}
   if graph.microbatch[op] >= 0:
     args["microbatch"] = int(graph.microbatch[op])
@@ -150,68 +139,61 @@ def _ops(schedule: Schedule) -> Iterator[Event]:
       "temp_bytes": float(graph.temp_bytes[op]),
       "persistent_bytes": float(graph.persistent_bytes[op]),
       "critical": op in critical,
-      **_known(graph, op),
+      **_origin(graph, op),
     }
-    start, end = schedule.op_start_us[op], ends_us[op]
-    track = DEVICES, device
-    yield _slice(track, graph.names[op], start, end, args, graph.types[op])
+    times = schedule.op_start_us[op], ends_us[op]
+    track, kind = (DEVICES, device), graph.types[op]
+    yield _slice(track, graph.names[op], times, args, kind)
 
 
 def _transfers(schedule: Schedule) -> Iterator[Event]:
+  """Yields transfers on their channels, and sends and receives on devices."""
   sent, graph = schedule.transfers, schedule.placement.problem.graph
   devices = schedule.placement.problem.cluster.devices
   for i in range(len(sent)):
+    name, size = transfer_name(schedule, i), float(sent.num_bytes[i])
     args = {
       "from": devices[sent.src[i]].name,
       "to": devices[sent.dst[i]].name,
-      "bytes": float(sent.num_bytes[i]),
+      "bytes": size,
       "queued_us": float(schedule.op_end_us[sent.src_op[i]]),
       "arrival_us": float(sent.arrival_us[i]),
-      **_known(graph, int(sent.src_op[i])),
+      **_origin(graph, int(sent.src_op[i])),
     }
-    track = CHANNELS, int(sent.channel[i])
-    name = transfer_name(schedule, i)
     times = sent.start_us[i], sent.sent_us[i]
-    yield _slice(track, name, *times, args, "transfer")
-
-
-def _messages(schedule: Schedule) -> Iterator[Event]:
-  sent = schedule.transfers
-  both = (
-    ("send", sent.src, sent.send_start_us, sent.send_end_us),
-    ("receive", sent.dst, sent.recv_start_us, sent.recv_end_us),
-  )
-  for verb, devices, start, end in both:
-    for i in np.flatnonzero(end > start).tolist():
-      track = DEVICES, int(devices[i])
-      name = f"{verb} {transfer_name(schedule, i)}"
-      args = {"bytes": float(sent.num_bytes[i])}
-      yield _slice(track, name, start[i], end[i], args, verb)
+    track = CHANNELS, int(sent.channel[i])
+    yield _slice(track, name, times, args, "transfer")
+    for verb, device, times in (
+      ("send", sent.src[i], (sent.send_start_us[i], sent.send_end_us[i])),
+      ("receive", sent.dst[i], (sent.recv_start_us[i], sent.recv_end_us[i])),
+    ):
+      if times[1] > times[0]:
+        track, title = (DEVICES, int(device)), f"{verb} {name}"
+        yield _slice(track, title, times, {"bytes": size}, verb)
 
 
 def _critical_path(schedule: Schedule) -> Iterator[Event]:
   names = schedule.placement.problem.graph.names
   ends_us = critical_ends_us(schedule)
   for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
-    kind = segment.kind
-    if kind == critical_path.OP:
+    if segment.kind == critical_path.OP:
       name = names[segment.index]
     else:
-      verb = "receive " if kind == critical_path.RECEIVE else ""
+      verb = "receive " * (segment.kind == critical_path.RECEIVE)
       name = f"{verb}{transfer_name(schedule, segment.index)}"
     args = {"waited_for": segment.waited_for}
     times = segment.start_us, end_us
-    yield _slice((CRITICAL, 0), name, *times, args, kind)
+    yield _slice((CRITICAL, 0), name, times, args, segment.kind)
 
 
 def _memory(schedule: Schedule) -> Iterator[Event]:
   for name, curve in zip(device_names(schedule), schedule.memory, strict=True):
-    for time_us, num_bytes in zip(*map(list, curve), strict=True):
+    for time_us, num_bytes in zip(*map(np.ndarray.tolist, curve), strict=True):
       yield {
         "ph": "C",
         "name": f"memory {name}",
         "pid": MEMORY,
         "tid": 0,
-        "ts": float(time_us),
-        "args": {"bytes": float(num_bytes)},
+        "ts": time_us,
+        "args": {"bytes": num_bytes},
       }

@@ -1,7 +1,6 @@
-"""Moves of ops, other hardware, sentences and JSON."""
+"""Explanations: moves of ops, other hardware, shares of peak, JSON, tables."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -12,12 +11,8 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
-from tfplace.report.explain import explain, summary, what_if
-from tfplace.report.explain.one_op import op_summary
-from tfplace.report.explain.output import (
-  explanation_tables,
-  explanation_to_json,
-)
+from tfplace.report.explain import explain, what_if
+from tfplace.report.explain.tables import explanation_tables
 
 
 def test_moving_an_op_moves_all_that_must_stay_with_it():
@@ -31,21 +26,6 @@ def test_moving_an_op_moves_all_that_must_stay_with_it():
   op = explain(placed_graphs.chain(), "m/first/a").op
   assert op.colocation == ("m/first/z",)
   assert (op.moves[0].step_time_us, op.moves[0].fits) == (3, True)
-  words = " ".join(op_summary(op, 6.5))
-  assert "It is colocated with m/first/z" in words
-  assert "shorten the step by 3.5 us (54%)" in words
-
-
-def test_the_order_of_a_plan_is_named_unless_it_is_arrival():
-  placement = placed_graphs.chain()
-  arrival = explain(placement)
-  assert "by rank" not in " ".join(summary(arrival))
-  assert explanation_to_json(arrival)["order"] == "arrival"
-  ranked = explain(
-    Placement(placement.problem.in_order("rank"), placement.devices)
-  )
-  assert "Devices take their ops by rank" in " ".join(summary(ranked))
-  assert explanation_to_json(ranked)["order"] == "rank"
 
 
 def test_a_move_that_is_not_allowed_says_why():
@@ -58,55 +38,49 @@ def test_a_move_that_is_not_allowed_says_why():
   cluster = Cluster("c", devices, (Link("g0", "c", 1.0),))
   problem = Problem(build_graph("g", ops, [(0, 0, 1)]), cluster)
   placement = Placement(problem, np.array([0, 0]))
-  op = explain(placement, "x").op
-  assert ["no link" in op.moves[0].reason, op.moves[0].step_time_us] == [
-    True,
-    None,
-  ]
-  assert "cannot run on c" in op.moves[1].reason
-  assert "no other device is possible" in op_summary(op, 2.0)[-1]
+  to_gpu, to_cpu = explain(placement, "x").op.moves
+  assert "no link" in to_gpu.reason and to_gpu.step_time_us is None
+  assert "cannot run on c" in to_cpu.reason
   # y on the CPU: x 0-1, its byte 1-2, y 2-7, against 2 here.
-  op = explain(placement, "y").op
-  assert [m.change_us for m in op.moves] == [None, 5.0]
-  assert "5 us longer with it on c" in op_summary(op, 2.0)[-1]
+  moves = explain(placement, "y").op.moves
+  assert [move.change_us for move in moves] == [None, 5.0]
 
 
 @pytest.mark.parametrize(
   "name, hint",
   [
     ("m/first/aa", "near names: 'm/first/a'"),
-    ("m/first", "ops below that name: 'm/first/a', 'm/first/z'"),
     ("first", "near names: 'm/first/a', 'm/first/z'"),
-    ("nothing-like-it", "has no op 'nothing-like-it'"),
+    ("nothing-like-it", "has no op 'nothing-like-it'$"),
   ],
 )
-def test_an_unknown_op_is_answered_with_those_that_are_near(name, hint):
+def test_unknown_op_suggests_near_names(name, hint):
   with pytest.raises(TfplaceError, match=hint):
     explain(placed_graphs.chain(), name)
 
 
-def test_other_hardware_is_simulated_by_hand():
-  # Twice the bandwidth and half the latency: 2 + 1.5 + 0.25 + 1; free: 3.
-  tried = {x.name: x for x in explain(placed_graphs.chain()).what_if}
-  assert [(x.step_time_us, x.same_order_us) for x in tried.values()] == [
-    (6.5, 6.5),
-    (6.5, 6.5),
-    (4.75, 4.75),
-    (3.0, 3.0),
-  ]
-  assert list(tried)[:2] == ["as it is", "one more GPU"]
-  # Without links there is only the launch gap: 2 + 3.
-  tried = explain(placed_graphs.queue()).what_if
-  assert [x.step_time_us for x in tried] == [5.5, 5.0]
+@pytest.mark.parametrize(
+  "placement, expected",
+  [
+    # Twice the bandwidth and half the latency: 2 + 1.5 + 0.25 + 1; free: 3.
+    (placed_graphs.chain(), [6.5, 6.5, 4.75, 3.0]),
+    # 3 us of 9.5 are for sends and receives; free communication leaves 2 + 1.
+    (placed_graphs.messages(), [9.5, 9.5, 7.75, 3.0]),
+    # Without links there is only the launch gap: 2 + 3.
+    (placed_graphs.queue(), [5.5, 5.0]),
+  ],
+)
+def test_other_hardware_by_hand(placement, expected):
+  tried = explain(placement).what_if
+  assert [x.step_time_us for x in tried] == expected
+  assert [x.same_order_us for x in tried] == expected
 
 
 def test_a_search_finds_what_one_more_device_gives():
-  explanation = explain(placed_graphs.three_branches(), seconds=0.5)
-  now, more, *_ = explanation.what_if
+  now, more, *_ = explain(placed_graphs.three_branches(), seconds=0.5).what_if
   assert (now.replaced_us, now.replaced_by) == (22.0, "the same placement")
   assert (more.step_time_us, more.replaced_us) == (22.0, 14.0)
   assert more.lower_bound_us <= 14.0
-  assert "nothing better" in " ".join(summary(explanation))
 
 
 def test_one_more_device_has_copied_links_and_own_channels():
@@ -114,7 +88,7 @@ def test_one_more_device_has_copied_links_and_own_channels():
   links = (
     Link(names[0], names[1], 5.0, 1.0, channel="out 0"),
     Link(names[0], "cpu", 3.0, channel="out 0"),
-    Link(names[1], names[0], 5.0, 1.0, channel="pair"),
+    Link(names[1], names[0], 5.0, 1.0),
     Link(names[1], "cpu", 3.0, channel="switch"),
     Link("cpu", names[0], 3.0, channel="switch"),
   )
@@ -123,81 +97,90 @@ def test_one_more_device_has_copied_links_and_own_channels():
   new = "/job:w/device:GPU:2"
   assert more.devices[3] == Device(new, "GPU", 7.0)
   assert more.links[:5] == links
-  added = {(x.src, x.dst): x for x in more.links[5:]}
   assert {
-    ends: (x.bandwidth_bytes_per_us, x.channel) for ends, x in added.items()
+    (x.src, x.dst): (x.bandwidth_bytes_per_us, x.channel)
+    for x in more.links[5:]
   } == {
     (new, names[1]): (5.0, f"out 0 of {new}"),
     (new, "cpu"): (3.0, f"out 0 of {new}"),
-    (names[1], new): (5.0, None),  # a channel of that one link alone
+    (names[1], new): (5.0, None),
     ("cpu", new): (3.0, "switch"),
     (names[0], new): (5.0, "out 0"),
     (new, names[0]): (5.0, f"out 0 of {new}"),
   }
 
 
-def test_the_summary_names_bound_bottleneck_and_idle_devices():
-  words = " ".join(summary(explain(placed_graphs.chain())))
-  # The longest path, communication free, is 3; 6.5 / 3.
-  assert "2.17 times the lower bound of 3 us" in words
-  assert "more than 54%" in words
-  assert "The bottleneck is link gpu:0 -> gpu:1, busy for 46%" in words
-  assert "46% computation, 46% communication and 7.7% latency of links" in words
-  alone = placed_graphs.three_branches()
-  alone = Placement(alone.problem, np.zeros(5, int))
-  words = " ".join(summary(explain(alone)))
-  assert "gpu:1 computes nothing." in words
-  assert "It fits" not in words  # nothing is limited
-
-
-def test_sending_is_said_where_devices_spend_time_on_it():
-  # 3 us of 9.5 are spent on it; free communication leaves 2 + 1.
-  explanation = explain(placed_graphs.messages())
-  words = " ".join(summary(explanation))
-  assert "32% sending and receiving" in words
-  tried = {x.name: x.step_time_us for x in explanation.what_if}
-  assert (tried["as it is"], tried["free communication"]) == (9.5, 3.0)
-  data = explanation_to_json(explanation)
-  assert data["critical_path"]["message_us"] == 3.0
-  assert headers_of(explanation)[4] == "sends, receives"
-  plain = explain(placed_graphs.chain())
-  assert "receiv" not in " ".join(summary(plain))
-  assert "sends, receives" not in headers_of(plain)
-
-
-def headers_of(explanation):
-  tables = [x for x in explanation_tables(explanation) if hasattr(x, "columns")]
-  return [str(column.header) for column in tables[0].columns]
-
-
-def test_what_does_not_fit_is_said():
-  moved = placed_graphs.chain()
-  both = Placement(moved.problem, np.array([0, 0, 0]))
-  explanation = explain(both)
-  assert not explanation.is_feasible
-  assert "does not fit: gpu:0 needs 15 B and has 12 B" in " ".join(
-    summary(explanation)
-  )
+@pytest.mark.parametrize(
+  "peaks, devices, shares, mean",
+  [
+    # (4 + 6) us at peak in a step of 20 us; other devices run nothing.
+    ((4.0, 6.0), [0, 0], [0.5, None, None], 0.5),
+    # 4 and 6 us in a step of 20 us, but for the transfer.
+    ((4.0, 6.0), [0, 1], [0.2, 0.3, None], 0.25),
+    # Kind Y has no peak.
+    ((4.0, 6.0), [0, 2], [0.2, None, None], 0.2),
+    ((None, None), [0, 2], [None, None, None], None),
+  ],
+)
+def test_share_of_peak_by_hand(peaks, devices, shares, mean):
+  us = {"X": 10.0, "Y": 10.0}
+  ops = [
+    OpSpec(x, "MatMul", us, [1.0], peak_us={} if peak is None else {"X": peak})
+    for x, peak in zip("ab", peaks, strict=True)
+  ]
+  of_kinds = [Device(f"d{i}", kind) for i, kind in enumerate("XXY")]
+  links = [
+    Link(a.name, b.name, 1e9) for a in of_kinds for b in of_kinds if a != b
+  ]
+  cluster = Cluster("c", tuple(of_kinds), tuple(links))
+  problem = Problem(build_graph("chain", ops, [(0, 0, 1)]), cluster)
+  explanation = explain(Placement(problem, np.array(devices)))
+  found = [device.share_of_peak for device in explanation.devices]
+  assert found == [x if x is None else pytest.approx(x) for x in shares]
+  assert explanation.share_of_peak == (mean and pytest.approx(mean))
 
 
 def test_json_is_plain_and_complete():
-  data = explanation_to_json(explain(placed_graphs.chain(), "m/first/a"))
+  data = explain(placed_graphs.chain(), "m/first/a").to_json()
   data = json.loads(json.dumps(data, allow_nan=False))
   assert data["format"] == "tfplace.explanation.v1"
   assert data["bottleneck"] == {"kind": "link", "name": "gpu:0 -> gpu:1"}
   assert [d["memory_bytes"] for d in data["devices"]] == [12.0, None]
-  assert math.isclose(data["ratio_to_bound"], 6.5 / 3)
-  path = data["critical_path"]
-  assert path["compute_us"] + path["transfer_us"] + path["idle_us"] == 6.5
+  assert data["ratio_to_bound"] == pytest.approx(6.5 / 3)
   assert data["op"]["moves"][0]["step_time_us"] == 3
-  assert data["summary"] and data["what_if"][0]["name"] == "as it is"
+  assert "split" not in data and data["order"] == "arrival"
+  assert "2.17 times the lower bound of 3 us" in data["summary"][0]
+
+
+def test_summary_says_what_does_not_fit_and_the_order():
+  problem = placed_graphs.chain().problem.in_order("rank")
+  explanation = explain(Placement(problem, np.array([0, 0, 0])))
+  assert not explanation.feasible
+  words = " ".join(explanation.summary)
+  assert "does not fit: gpu:0 needs 15 B and has 12 B" in words
+  assert "in order of rank" in words
+
+
+def test_tables_show_the_path_by_kind_of_time():
+  # 2 + 1 of 9.5 us compute, 3 are sent, 3 are messages and 0.5 is latency.
+  tables = {
+    x.title: x for x in explanation_tables(explain(placed_graphs.messages()))
+  }
+  assert tables["Critical path by kind"].rows == [
+    ("computation", "3 us", "32%"),
+    ("communication", "3 us", "32%"),
+    ("sends and receives of devices", "3 us", "32%"),
+    ("latency and gaps of links", "0.5 us", "5.3%"),
+  ]
+  for table in tables.values():
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert table.to_rich().row_count == len(table.rows)
 
 
 def test_an_empty_graph_is_explained():
-  problem = Problem(
-    build_graph("g", [], []), Cluster("c", (Device("d", "GPU"),))
-  )
+  cluster = Cluster("c", (Device("d", "GPU"),))
+  problem = Problem(build_graph("g", [], []), cluster)
   explanation = explain(Placement(problem, np.zeros(0, np.int32)))
-  assert explanation.path.parts == ()
-  assert summary(explanation)[0].startswith("A step of g (0 ops) on c takes")
-  json.dumps(explanation_to_json(explanation), allow_nan=False)
+  assert explanation.critical_path.parts == ()
+  assert list(explanation_tables(explanation))
+  json.dumps(explanation.to_json(), allow_nan=False)

@@ -45,26 +45,82 @@ class Times(NamedTuple):
   gap: np.ndarray
   receive: np.ndarray
 
+  def scaled(self, **factors: float | np.ndarray) -> "Times":
+    """Multiplies some of the durations."""
+    return self._replace(
+      **{name: getattr(self, name) * by for name, by in factors.items()}
+    )
 
-@dataclasses.dataclass(frozen=True, eq=False)
+  def without_communication(self) -> "Times":
+    """Returns the durations with free communication."""
+    return self.scaled(sends=0, transfer=0, latency=0, gap=0, receive=0)
+
+
+def times_on(problem: Problem, schedule: Schedule) -> Times:
+  """Returns the durations of a step on a problem's hardware.
+
+  The problem has the same ops, and its first devices are those of the step.
+  """
+  sent, devices = schedule.transfers, schedule.placement.devices
+  cluster, ends = problem.cluster, (sent.src, sent.dst)
+  op_us = problem.time_us[np.arange(len(devices)), devices]
+  sends_us = send_us(cluster, sent.num_bytes, *ends)
+  return Times(
+    op=op_us,
+    sends=np.bincount(sent.src_op, sends_us, len(devices)),
+    overhead=np.where(op_us > 0, cluster.op_overhead_us[devices], 0.0),
+    transfer=sent.num_bytes / cluster.bandwidth[ends],
+    latency=cluster.latency_us[ends],
+    gap=cluster.gap_us[ends],
+    receive=receive_us(cluster, sent.num_bytes, *ends)[sent.is_received],
+  )
+
+
 class FixedOrder:
-  """Order of a step, as a graph of ops, transfers and receives, in this order.
+  """Order of a simulated step, as a graph of ops, transfers and receives.
+
+  Nodes are the ops, then the transfers, then the receives. Each waits for its
+  inputs and for the node before it on its device or channel.
 
   Attributes:
-    order: [num_nodes] topological order of the nodes.
-    in_offsets: [num_nodes + 1] offsets into `in_nodes`.
-    in_nodes: predecessors: i if node i's output is needed, num_nodes + i if its
-      device or channel is.
+    schedule: the step.
+    times: its durations.
+    step_us: its step time in this order.
   """
 
-  order: np.ndarray
-  in_offsets: np.ndarray
-  in_nodes: np.ndarray
+  def __init__(self, schedule: Schedule) -> None:
+    self.schedule = schedule
+    sent, graph = schedule.transfers, schedule.placement.problem.graph
+    received = np.flatnonzero(sent.is_received)
+    transfers = graph.num_ops + np.arange(len(sent))
+    receives = graph.num_ops + len(sent) + np.arange(len(received))
+    num_nodes = graph.num_ops + len(sent) + len(received)
+    # A reader waits for the producer, the transfer or its receive.
+    brings = transfers.copy()
+    brings[received] = receives
+    at = schedule.transfer_of_edge
+    source = np.where(at < 0, graph.edge_src, np.append(brings, -1)[at])
+    behind, ahead = _neighbors(schedule)
+    into = np.concatenate((graph.edge_dst, transfers, receives, behind))
+    # A node is i if its output is needed, num_nodes + i if its device is.
+    out_of = np.concatenate(
+      (source, sent.src_op, transfers[received], ahead + num_nodes)
+    )
+    self._in_offsets, by_node = csr(into, num_nodes)
+    self._in_nodes = out_of[by_node]
+    out_offsets, by_node = csr(out_of % num_nodes, num_nodes)
+    self._order = topological_order(out_offsets, into[by_node])
+    self.times = times_on(schedule.placement.problem, schedule)
+    self.step_us = self.step_time_us(self.times)
 
   def step_time_us(self, times: Times) -> float:
     """Returns the step time with other durations in this order."""
     us = times.op + times.sends
     return float((self.starts_us(times)[: len(us)] + us).max(initial=0.0))
+
+  def gain_us(self, times: Times) -> float:
+    """Returns the reduction of the step time by other durations, at least 0."""
+    return max(0.0, self.step_us - self.step_time_us(times))
 
   def starts_us(self, times: Times) -> np.ndarray:
     """Returns the [num_nodes] earliest start times."""
@@ -72,33 +128,9 @@ class FixedOrder:
     ready = us, times.transfer + times.latency, times.receive
     free = us + times.overhead, times.transfer + times.gap, times.receive
     delay = np.concatenate((*ready, *free))
-    start = np.zeros(len(self.order))
-    _fill_starts(start, self.order, self.in_offsets, self.in_nodes, delay)
+    start = np.zeros(len(self._order))
+    _fill_starts(start, self._order, self._in_offsets, self._in_nodes, delay)
     return start
-
-
-def fixed_order(schedule: Schedule) -> FixedOrder:
-  """Extracts the order of a simulated step."""
-  sent, graph = schedule.transfers, schedule.placement.problem.graph
-  received = np.flatnonzero(sent.is_received)
-  transfers = graph.num_ops + np.arange(len(sent))
-  receives = graph.num_ops + len(sent) + np.arange(len(received))
-  num_nodes = graph.num_ops + len(sent) + len(received)
-  # A reader waits for the producer, the transfer or its receive.
-  brings = transfers.copy()
-  brings[received] = receives
-  at = schedule.transfer_of_edge
-  source = np.where(at < 0, graph.edge_src, np.append(brings, -1)[at])
-  behind, ahead = _neighbors(schedule)
-  into = np.concatenate((graph.edge_dst, transfers, receives, behind))
-  out_of = np.concatenate(
-    (source, sent.src_op, transfers[received], ahead + num_nodes)
-  )
-  in_offsets, order = csr(into, num_nodes)
-  in_nodes = out_of[order]
-  out_offsets, order = csr(out_of % num_nodes, num_nodes)
-  order = topological_order(out_offsets, into[order])
-  return FixedOrder(order, in_offsets, in_nodes)
 
 
 def _neighbors(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
@@ -135,26 +167,6 @@ def _fill_starts(
       start[node] = max(start[node], earliest)
 
 
-def times_on(problem: Problem, schedule: Schedule) -> Times:
-  """Returns the durations of a step on a problem's hardware.
-
-  The problem has the same ops, and its first devices are those of the step.
-  """
-  sent, devices = schedule.transfers, schedule.placement.devices
-  cluster, ends = problem.cluster, (sent.src, sent.dst)
-  op_us = problem.time_us[np.arange(len(devices)), devices]
-  sends_us = send_us(cluster, sent.num_bytes, *ends)
-  return Times(
-    op=op_us,
-    sends=np.bincount(sent.src_op, sends_us, len(devices)),
-    overhead=np.where(op_us > 0, cluster.op_overhead_us[devices], 0.0),
-    transfer=sent.num_bytes / cluster.bandwidth[ends],
-    latency=cluster.latency_us[ends],
-    gap=cluster.gap_us[ends],
-    receive=receive_us(cluster, sent.num_bytes, *ends)[sent.is_received],
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Load:
   """Work of one device or link, and the gain from doubling its speed.
@@ -178,27 +190,20 @@ class Load:
   gain_us: float
 
 
-def find_loads(schedule: Schedule) -> tuple[Load, ...]:
+def find_loads(order: FixedOrder) -> tuple[Load, ...]:
   """Lists all devices with ops and links in use, by decreasing gain."""
-  order = fixed_order(schedule)
-  times = times_on(schedule.placement.problem, schedule)
-  now_us = order.step_time_us(times)
-  loads = []
+  schedule, loads = order.schedule, []
   for row in step_rows(schedule):
-    if len(row.items):
-      faster = _faster(schedule, times, row.kind, row.index)
-      us = min(now_us, order.step_time_us(faster))
-      loads.append(
-        Load(row.kind, row.name, row.index, row.busy_us, us, now_us - us)
-      )
+    if not len(row.items):
+      continue
+    if row.kind == DEVICE:
+      is_faster = schedule.placement.devices == row.index
+      factors = {"op": np.where(is_faster, 1 / FASTER, 1.0)}
+    else:
+      is_faster = schedule.transfers.channel == row.index
+      factor = np.where(is_faster, 1 / FASTER, 1.0)
+      factors = {"transfer": factor, "latency": factor}
+    gain_us = order.gain_us(order.times.scaled(**factors))
+    us = order.step_us - gain_us
+    loads.append(Load(row.kind, row.name, row.index, row.busy_us, us, gain_us))
   return tuple(sorted(loads, key=lambda load: (-load.gain_us, -load.busy_us)))
-
-
-def _faster(schedule: Schedule, times: Times, kind: str, index: int) -> Times:
-  if kind == DEVICE:
-    factor = np.where(schedule.placement.devices == index, 1 / FASTER, 1.0)
-    return times._replace(op=times.op * factor)
-  factor = np.where(schedule.transfers.channel == index, 1 / FASTER, 1.0)
-  return times._replace(
-    transfer=times.transfer * factor, latency=times.latency * factor
-  )

@@ -1,16 +1,17 @@
-"""Report on one op: reasons for its device, and step times on others."""
+"""Report on one op: its time, its traffic, and step times on other devices."""
 
 import dataclasses
 import difflib
+from collections.abc import Sequence
 
 import numpy as np
 
 from tfplace.core.placement import Placement
-from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.errors import PlacementError, TfplaceError
-from tfplace.report.explain.config import CONFIG
 from tfplace.report.rows import device_names
 from tfplace.simulate import Schedule, Simulator
+
+_MAX_NAMES = 3  # that an error suggests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,10 @@ def report_op(schedule: Schedule, name: str) -> OpReport:
   graph, sent = problem.graph, schedule.transfers
   op = graph.index.get(name)
   if op is None:
-    raise TfplaceError(_unknown_op(graph.name, graph.names, name), op=name)
+    hint = _near(graph.names, name)
+    raise TfplaceError(
+      f"graph {graph.name!r} has no op {name!r}{hint}", op=name
+    )
   group = np.flatnonzero(problem.group_of == problem.group_of[op])
   at, short = schedule.placement.devices, device_names(schedule)
   received = (graph.edge_dst == op) & (schedule.transfer_of_edge >= 0)
@@ -95,19 +99,13 @@ def report_op(schedule: Schedule, name: str) -> OpReport:
   )
 
 
-def _unknown_op(graph: str, names: tuple[str, ...], name: str) -> str:
-  inside = [n for n in names if n.startswith(f"{name.rstrip('/')}/")]
+def _near(names: Sequence[str], name: str) -> str:
   # `head` in a model is `model/head` in its graph.
-  inner = [n for n in names if f"/{name.strip('/')}/" in f"/{n}/"]
-  near = inside or inner or difflib.get_close_matches(name, names, n=3)
-  hint = ""
-  if near:
-    which = "ops below that name" if inside else "near names"
-    shown = ", ".join(map(repr, near[: CONFIG.max_names]))
-    hint = (
-      f"; {which}: {shown}{', ...' if len(near) > CONFIG.max_names else ''}"
-    )
-  return f"graph {graph!r} has no op {name!r}{hint}"
+  inside = [n for n in names if f"/{name.strip('/')}/" in f"/{n}/"]
+  near = inside or difflib.get_close_matches(name, names, n=_MAX_NAMES)
+  shown = ", ".join(map(repr, near[:_MAX_NAMES]))
+  more = ", ..." if len(near) > _MAX_NAMES else ""
+  return f"; near names: {shown}{more}" if near else ""
 
 
 def _move(
@@ -121,57 +119,7 @@ def _move(
   except PlacementError as error:
     return Move(name, None, None, False, str(error))
   evaluation = Simulator(problem).evaluate([moved])[0]
-  step_us = evaluation.step_time_us
-  reason = "" if evaluation.feasible else "does not fit in memory"
-  return Move(
-    name, step_us, step_us - schedule.step_time_us, not reason, reason
-  )
-
-
-def op_summary(op: OpReport, step_time_us: float) -> list[str]:
-  """Summarizes why an op is on its device, one sentence per item."""
-  where = "on the critical path" if op.is_critical else "off the critical path"
-  sentences = [
-    f"{op.name} ({op.type}) runs on {op.device} from {format_us(op.start_us)}"
-    f" to {format_us(op.end_us)}, {where}."
-  ]
-  if op.colocation:
-    count = len(op.colocation)
-    shown = ", ".join(op.colocation[: CONFIG.max_names])
-    more = (
-      f" and {count - CONFIG.max_names} more"
-      if count > CONFIG.max_names
-      else ""
-    )
-    sentences.append(f"It is colocated with {shown}{more}, which move with it.")
-  if op.received_bytes or op.sent_bytes:
-    sentences.append(
-      f"It receives {format_bytes(op.received_bytes)} from other devices and"
-      f" sends {format_bytes(op.sent_bytes)} to them."
-    )
-  sentences.append(_verdict(op, step_time_us))
-  return sentences
-
-
-def _verdict(op: OpReport, step_us: float) -> str:
-  possible = [
-    (move.change_us, move.device)
-    for move in op.moves
-    if move.change_us is not None and move.fits
-  ]
-  if not op.moves:
-    return "There is no other device."
-  if not possible:
-    return f"It is on {op.device} because no other device is possible."
-  change_us, device = min(possible)
-  if change_us < -CONFIG.same * step_us:
-    return (
-      f"Moving it to {device} would shorten the step by {format_us(-change_us)}"
-      f" ({format_share(-change_us, step_us)})."
-    )
-  if change_us <= CONFIG.same * step_us:
-    return f"The step would be the same with it on {device}."
-  return (
-    f"It is on {op.device} because the step would be {format_us(change_us)}"
-    f" longer with it on {device}, and no other device is better."
-  )
+  step_us, fits = evaluation.step_time_us, evaluation.feasible
+  change_us = step_us - schedule.step_time_us
+  reason = "" if fits else "does not fit in memory"
+  return Move(name, step_us, change_us, fits, reason)

@@ -1,9 +1,4 @@
-"""Common style of the figures of a page: colors, fonts, axes, tools, tooltips.
-
-The colors are distinguishable with any color vision: the eight of M. Okabe and
-K. Ito, "Color Universal Design" (2008), with a darker yellow for white
-backgrounds. Black is reserved for the critical path.
-"""
+"""Common style of the figures of a page: fonts, axes, tools, tooltips."""
 
 import math
 from collections.abc import Sequence
@@ -22,23 +17,18 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
+from tfplace.report import op_colors as colors
+
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 INK, LIGHT, GRID = "#2B2F36", "#6B7280", "#E5E7EB"
-BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
-SKY, VERMILLION, YELLOW, BLACK = "#56B4E9", "#D55E00", "#C9B800", "#1A1A1A"
-GREY, PALE = "#8A8F98", "#C4C8CE"
-
-TRANSFER = ORANGE
-MESSAGE = VERMILLION
-CRITICAL = BLACK
-OTHER = PALE
-OP_TYPES = (BLUE, SKY, GREEN, PINK, YELLOW)
 _WIDTH = 940  # of the timeline, in pixels; the page scrolls if it is narrower
-_NARROW_WIDTH = 430  # of figures without zoom
 _LETTER = 7.0  # of a legend
 _GLYPH = 37.0  # before a label of a legend
 _LEGEND_ROW = 28
-_DEVICES = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILLION, YELLOW, GREY)
+_DEVICES = (
+  *(colors.BLUE, colors.ORANGE, colors.GREEN, colors.PINK),
+  *(colors.SKY, colors.VERMILLION, colors.YELLOW, "#8a8f98"),
+)
 _DASHES = ("solid", "dashed", "dotted", "dotdash")
 
 
@@ -53,11 +43,7 @@ def device_dash(index: int) -> str:
 
 
 def new_figure(
-  name: str,
-  height: int,
-  x_range: Range1d,
-  y_range: Range1d,
-  zooms: bool = True,
+  name: str, height: int, x_range: Range1d, y_range: Range1d, zooms: bool = True
 ) -> Any:
   """Creates an empty figure with the page's style.
 
@@ -67,43 +53,38 @@ def new_figure(
   """
   tools: list[Any] = [SaveTool()]
   if zooms:
-    tools = [
-      BoxZoomTool(dimensions="width"),
-      PanTool(dimensions="width"),
-      WheelZoomTool(dimensions="width"),
-      ResetTool(),
-      *tools,
-    ]
+    kinds = (BoxZoomTool, PanTool, WheelZoomTool)
+    tools = [*(kind(dimensions="width") for kind in kinds), ResetTool(), *tools]
   plot = figure(
     name=name,
     height=height,
     sizing_mode="stretch_width",
-    min_width=_WIDTH if zooms else _NARROW_WIDTH,
+    min_width=_WIDTH,
     x_range=x_range,
     y_range=y_range,
     tools=tools,
+    active_drag=tools[0] if zooms else None,
     toolbar_location="above" if zooms else None,
-    min_border_left=150 if zooms else 0,  # aligns the time axes
+    min_border_left=150,  # aligns the time axes
     min_border_right=16,
     outline_line_color=None,
+    background_fill_color=None,
+    border_fill_color=None,
   )
-  if zooms:
-    plot.toolbar.active_drag = tools[0]
   plot.toolbar.logo = None
-  plot.toolbar.autohide = False
-  plot.background_fill_color = None
-  plot.border_fill_color = None
   for axis in (*plot.xaxis, *plot.yaxis):
-    axis.axis_label_text_font = FONT
-    axis.axis_label_text_font_style = "normal"
-    axis.axis_label_text_font_size = "13px"
-    axis.axis_label_text_color = LIGHT
-    axis.major_label_text_font = FONT
-    axis.major_label_text_font_size = "12px"
-    axis.major_label_text_color = INK
-    axis.axis_line_color = GRID
-    axis.major_tick_line_color = GRID
-    axis.minor_tick_line_color = None
+    axis.update(
+      axis_label_text_font=FONT,
+      axis_label_text_font_style="normal",
+      axis_label_text_font_size="13px",
+      axis_label_text_color=LIGHT,
+      major_label_text_font=FONT,
+      major_label_text_font_size="12px",
+      major_label_text_color=INK,
+      axis_line_color=GRID,
+      major_tick_line_color=GRID,
+      minor_tick_line_color=None,
+    )
   plot.xgrid.grid_line_color = GRID
   plot.ygrid.grid_line_color = None
   return plot
@@ -112,6 +93,7 @@ def new_figure(
 def name_ticks(axis: Any, at: Sequence[float], names: Sequence[str]) -> None:
   """Labels an axis with names, without TeX."""
   axis.ticker = FixedTicker(ticks=list(map(float, at)))
+  axis.major_tick_line_color = None
   # Keys are formatted as in JavaScript: 2, not 2.0.
   axis.major_label_overrides = {
     float(x): PlainText(text=name) for x, name in zip(at, names, strict=True)
@@ -134,21 +116,23 @@ def style_legend(plot: Any) -> None:
   columns = max(1, min(len(labels), int(room / widest)))
   plot.height += _LEGEND_ROW * (math.ceil(len(labels) / columns) - 1)
   plot.add_layout(legend[0], "above")
-  legend.location = "top_left"  # narrow windows hide the right end
-  legend.orientation = "horizontal"
-  legend.ncols = columns
-  legend.label_text_font = FONT
-  legend.label_text_font_size = "12px"
-  legend.label_text_color = INK
-  legend.border_line_color = None
-  legend.background_fill_color = None
-  legend.padding = 0
-  legend.margin = 4
-  legend.spacing = 14
-  legend.label_standoff = 5
-  legend.glyph_height = 14
-  legend.glyph_width = 18
-  legend.click_policy = "hide"
+  legend[0].update(
+    location="top_left",  # narrow windows hide the right end
+    orientation="horizontal",
+    ncols=columns,
+    label_text_font=FONT,
+    label_text_font_size="12px",
+    label_text_color=INK,
+    border_line_color=None,
+    background_fill_color=None,
+    padding=0,
+    margin=4,
+    spacing=14,
+    label_standoff=5,
+    glyph_height=14,
+    glyph_width=18,
+    click_policy="hide",
+  )
 
 
 def between(start: float, end: float) -> Range1d:

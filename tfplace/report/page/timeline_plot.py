@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models import Range1d
 
-from tfplace.core.units import format_bytes, format_share, format_us
+from tfplace.core.units import format_bytes, format_share, format_us, time_scale
 from tfplace.report.names import shorten
-from tfplace.report.op_colors import op_colors
+from tfplace.report.op_colors import (
+  CRITICAL_COLOR,
+  MESSAGE_COLOR,
+  TRANSFER_COLOR,
+  op_colors,
+)
 from tfplace.report.page import figures
 from tfplace.report.rows import (
   DEVICE,
@@ -32,28 +37,31 @@ _LINK_ROW = 22
 _LEAST_HEIGHT = 0.2  # Fraction of a row that keeps nearly idle bars visible.
 _LINK_HEIGHT = _LINK_ROW / _DEVICE_ROW  # relative to a device's row
 
+Lane = tuple[Row, float, float]  # a row, its top and its height
 Marks = list[dict[str, Any]]
 
 
-def timeline_plot(schedule: Schedule, x_range: Range1d, scale: float) -> Any:
-  """Draws the timeline; `scale` is microseconds per unit of `x_range`."""
+def timeline_plot(schedule: Schedule, x_range: Range1d) -> Any:
+  """Draws the timeline, with a bounded number of links."""
   rows, step_us = _shown_rows(schedule), schedule.step_time_us
-  heights = [1.0 if row.kind == DEVICE else _LINK_HEIGHT for row in rows]
-  gap = [0.15 if row.kind != DEVICE else 0.0 for row in rows]
-  tops = np.cumsum(heights) - heights + gap
-  bottom = float(tops[-1]) + heights[-1]
-  height = round(114 + _DEVICE_ROW * bottom)
-  y_range = figures.between(bottom, -0.12)
-  plot = figures.new_figure("timeline", height, x_range, y_range)
-  lanes = list(zip(rows, tops.tolist(), heights, strict=True))
+  scale, unit = time_scale(step_us)
+  is_link = np.array([row.kind != DEVICE for row in rows])
+  heights = np.where(is_link, _LINK_HEIGHT, 1.0)
+  tops = np.cumsum(heights) - heights + 0.15 * is_link
+  bottom = float(tops[-1] + heights[-1])
+  height, y_range = round(114 + _DEVICE_ROW * bottom), (bottom, -0.12)
+  plot = figures.new_figure(
+    "timeline", height, x_range, figures.between(*y_range)
+  )
+  lanes = list(zip(rows, tops.tolist(), heights.tolist(), strict=True))
   bars = _draw_bars(plot, schedule, lanes, scale)
   _draw_critical(plot, lanes, step_us, scale)
   labels = [
     f"{shorten(row.name, 24)}  {format_share(row.busy_us, step_us)}"
     for row in rows
   ]
-  figures.name_ticks(plot.yaxis[0], (tops + np.divide(heights, 2)), labels)
-  plot.yaxis.major_tick_line_color = None
+  figures.name_ticks(plot.yaxis[0], (tops + heights / 2).tolist(), labels)
+  plot.xaxis.axis_label = f"time, {unit}"
   what = [("", "@what"), ("", "@detail"), ("from", "@start"), ("for", "@time")]
   plot.add_tools(figures.hover(bars, what))
   figures.style_legend(plot)
@@ -73,15 +81,12 @@ def _shown_rows(schedule: Schedule) -> list[Row]:
 
 
 def _draw_bars(
-  plot: Any,
-  schedule: Schedule,
-  lanes: Sequence[tuple[Row, float, float]],
-  scale: float,
+  plot: Any, schedule: Schedule, lanes: Sequence[Lane], scale: float
 ) -> list[Any]:
-  ops = op_colors(schedule, figures.OP_TYPES, figures.OTHER)
-  colors = [*ops.colors, figures.MESSAGE, figures.TRANSFER]
+  ops = op_colors(schedule)
   message, transfer = len(ops.colors), len(ops.colors) + 1
-  labels = [*ops.labels, "send, receive", "transfers"]
+  colors = [*ops.colors, MESSAGE_COLOR, TRANSFER_COLOR]
+  legend = [*ops.legend, "send, receive", "transfers"]
   # In a microbatched step, transfers have the color of their microbatch.
   sent = np.full(len(schedule.transfers), transfer)
   if ops.is_split:
@@ -89,7 +94,7 @@ def _draw_bars(
     sent[sent == message - 1] = transfer
   used = [row for row, _, _ in lanes if len(row.items)]
   devices = sum(row.kind == DEVICE for row in used)
-  marks: list[Marks] = [[] for _ in labels]
+  marks: list[Marks] = [[] for _ in legend]
   for row, top, height in lanes:
     if row.kind == DEVICE:
       kinds = row_kinds(row, ops.kind, message)
@@ -97,17 +102,13 @@ def _draw_bars(
     else:
       kinds = sent[row.items]
       limit = _MAX_TRANSFER_BARS // (len(used) - devices)
-    times = row.start_us, row.end_us
-    bars = make_bars(*times, kinds, limit, schedule.step_time_us)
-    for i in range(len(bars)):
+    bars = make_bars(row.start_us, row.end_us, limit, schedule.step_time_us)
+    for i, item in enumerate(bars.item.tolist()):
       mark = _bar(bars, i, top, height, scale)
-      at = int(bars.item[i])
-      text = _op_text if row.what[at] == OP else _transfer_text
+      text = _op_text if row.what[item] == OP else _transfer_text
       many = f"{bars.count[i]:,} " if bars.count[i] > 1 else ""
-      mostly = labels[bars.kind[i]]
-      mark["what"], mark["detail"] = text(schedule, row, at, many, mostly)
-      marks[bars.kind[i]].append(mark)
-  legend = [*ops.legend, *labels[message:]]
+      mark["what"], mark["detail"] = text(schedule, row, item, many)
+      marks[kinds[item]].append(mark)
   return [
     _quads(plot, found, color, label)
     for found, color, label in zip(marks, colors, legend, strict=True)
@@ -116,27 +117,25 @@ def _draw_bars(
 
 
 def _op_text(
-  schedule: Schedule, row: Row, at: int, many: str, mostly: str
+  schedule: Schedule, row: Row, at: int, many: str
 ) -> tuple[str, str]:
   graph, op = schedule.placement.problem.graph, int(row.items[at])
-  name = shorten(graph.names[op])
-  if many:
-    return f"{many}ops, mostly {mostly}; longest:", name
-  own = f", {mostly}" if graph.microbatch[op] >= 0 else ""
-  return name, graph.types[op] + own
+  name, detail = shorten(graph.names[op]), graph.types[op]
+  if graph.microbatch[op] >= 0:
+    detail += f", microbatch {graph.microbatch[op]}"
+  return (f"{many}ops, the longest: {name}" if many else name), detail
 
 
 def _transfer_text(
-  schedule: Schedule, row: Row, at: int, many: str, mostly: str
+  schedule: Schedule, row: Row, at: int, many: str
 ) -> tuple[str, str]:
   sent, short = schedule.transfers, device_names(schedule)
   transfer = int(row.items[at])
   what = format_bytes(float(sent.num_bytes[transfer]))
   if row.kind == DEVICE:
-    verb = "send" if row.what[at] == SEND else "receive"
-    what = f"{many}items, longest: {verb} {what}" if many else f"{verb} {what}"
-  elif many:
-    what = f"{many}transfers, the longest of {what}"
+    what = f"{'send' if row.what[at] == SEND else 'receive'} {what}"
+  if many:
+    what = f"{many}items, the longest: {what}"
   ends = f"{short[sent.src[transfer]]} to {short[sent.dst[transfer]]}"
   name = schedule.placement.problem.graph.names[sent.src_op[transfer]]
   return f"{what} from {ends}", shorten(name)
@@ -160,37 +159,24 @@ def _bar(
 
 
 def _draw_critical(
-  plot: Any,
-  lanes: Sequence[tuple[Row, float, float]],
-  step_us: float,
-  scale: float,
+  plot: Any, lanes: Sequence[Lane], step_us: float, scale: float
 ) -> None:
   marks: Marks = []
   for row, top, height in lanes:
     start, end = row.critical_us.T
-    kind = np.zeros(len(start), np.int64)
-    bars = make_bars(start, end, kind, _MAX_CRITICAL_BARS, step_us)
-    marks += [
-      {
-        "left": float(bars.start_us[i]) / scale,
-        "right": float(bars.end_us[i]) / scale,
-        "top": round(top + 0.87 * height, 4),
-        "bottom": round(top + 0.97 * height, 4),
-      }
-      for i in range(len(bars))
-    ]
+    bars = make_bars(start, end, _MAX_CRITICAL_BARS, step_us)
+    edges = {"top": top + 0.87 * height, "bottom": top + 0.97 * height}
+    spans = np.stack((bars.start_us, bars.end_us), axis=1) / scale
+    marks += [{"left": a, "right": b, **edges} for a, b in spans.tolist()]
   if marks:
-    _quads(plot, marks, figures.CRITICAL, "critical path")
+    _quads(plot, marks, CRITICAL_COLOR, "critical path")
 
 
 def _quads(plot: Any, marks: Marks, color: str, label: str) -> Any:
   columns = {key: [mark[key] for mark in marks] for key in marks[0]}
   return plot.quad(
-    left="left",
-    right="right",
-    top="top",
-    bottom="bottom",
-    source=ColumnDataSource(columns),
+    **{edge: edge for edge in ("left", "right", "top", "bottom")},
+    source=columns,
     fill_color=color,
     line_color=color,
     line_width=0.3,

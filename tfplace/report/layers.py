@@ -11,13 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.core import phases
 from tfplace.core.microbatches import name_in_whole
 from tfplace.core.op_names import forward_name
-from tfplace.report.explain.config import CONFIG
+from tfplace.report.rows import compute_us
+from tfplace.simulate import Schedule
 
-_CALL = re.compile(r"_\d+$")
 _STEP = re.compile(r"(?:step|encode|encode_back|decode|segment)_\d+")
 OTHER = "(outside of layers)"
+_MODEL_SHARE = 0.6  # A scope with this share of the work is no layer.
+_MAX_DEPTH = 4  # scopes around the layers
 
 Scope = tuple[str, ...]
 _OTHER: Scope = (OTHER,)
@@ -54,7 +57,7 @@ def find_layers(
     most_share: share of all weight from which a layer of layers, such as a
       model in a model, is divided into these.
   """
-  scopes = _as_called([_scopes(name) for name in names])
+  scopes = [_scopes(name) for name in names]
   for op, path in enumerate(paths or ()):
     if path is not None:
       scopes[op] = tuple(path.split("/"))
@@ -91,20 +94,25 @@ def _shortest(labels: Sequence[Scope], head: Scope) -> list[str]:
   return names
 
 
-def forward_starts(
-  layers: Layers,
-  start_us: np.ndarray,
-  time_us: np.ndarray,
-  is_forward: np.ndarray,
-) -> np.ndarray:
+def layers_of(schedule: Schedule, most_share: float = 1.0) -> Layers:
+  """Finds the layers of a step; see `find_layers`."""
+  problem = schedule.placement.problem
+  graph = problem.graph
+  return find_layers(
+    graph.names, problem.fastest_us, graph.layer_paths, most_share
+  )
+
+
+def forward_starts(layers: Layers, schedule: Schedule) -> np.ndarray:
   """Returns [num_layers] mean start times of forward ops, weighted by time.
 
-  A layer without forward ops uses all its ops. Arguments are [num_ops].
+  A layer without forward ops uses all its ops.
   """
+  is_forward = phases.is_forward(schedule.placement.problem.graph)
+  weight = compute_us(schedule) * np.where(is_forward, 1.0, 1e-9)
   count = len(layers.names)
-  weight = time_us * np.where(is_forward, 1.0, 1e-9)
   whole = np.bincount(layers.layer_of, weight, count)
-  middle = np.bincount(layers.layer_of, weight * start_us, count)
+  middle = np.bincount(layers.layer_of, weight * schedule.op_start_us, count)
   return middle / np.maximum(whole, 1e-300)
 
 
@@ -114,45 +122,29 @@ def _scopes(name: str) -> Scope:
   return tuple(part for part in parts if not _STEP.fullmatch(part))
 
 
-def _as_called(scopes: list[Scope]) -> list[Scope]:
-  """Replaces scopes by the Keras names of layers.
-
-  Keras opens a layer's scope to build it and again for each call, and
-  TensorFlow makes scopes unique. Ops of layer "dense" in model "net" are in
-  "net_1/dense_1", but its variables are in "net/dense", which reveals the name.
-  """
-  there = set(scopes)
-  true = [tuple(_CALL.sub("", part) for part in scope) for scope in scopes]
-  called = {
-    scope[0]
-    for scope, name in zip(scopes, true, strict=True)
-    if len(scope) > 1
-    and all(map(_CALL.search, scope[:2]))
-    and (name in there or name[1:] in there)
-  }
-  return [
-    name if scope and scope[0] in called else scope
-    for scope, name in zip(scopes, true, strict=True)
-  ]
-
-
 def _model_scope(scopes: Sequence[Scope], weight: np.ndarray) -> Scope:
   """Finds the leading scopes that belong to the model as a whole."""
   head: Scope = ()
   inside = list(zip(scopes, weight.tolist(), strict=True))
-  least = CONFIG.model_share * float(weight.sum())
-  while least > 0 and len(head) < CONFIG.max_model_depth:
-    sums: dict[str, float] = {}
+  least = _MODEL_SHARE * float(weight.sum())
+  while least > 0 and len(head) < _MAX_DEPTH:
+    sums: collections.Counter[str] = collections.Counter()
     for scope, weighs in inside:
       # A scope without inner scopes is a layer, not the model.
       if len(scope) > len(head) + 1:
-        sums[scope[len(head)]] = sums.get(scope[len(head)], 0.0) + weighs
+        sums[scope[len(head)]] += weighs
     heaviest = max(sums, key=lambda name: sums[name], default="")
-    if sums.get(heaviest, 0.0) < least:
+    if sums[heaviest] < least:
       break
     head = *head, heaviest
     inside = [x for x in inside if x[0][: len(head)] == head]
   return head
+
+
+def _label(scope: Scope, head: Scope) -> Scope:
+  if scope[: len(head)] == head and len(scope) > len(head):
+    return (scope[len(head)],)
+  return scope[:1] if scope and scope[0] not in head else _OTHER
 
 
 def _divided(
@@ -164,30 +156,17 @@ def _divided(
 ) -> list[Scope]:
   """Divides heavy layers into the layers inside, as long as there are some."""
   most = most_share * float(weight.sum())
-  for depth in range(len(head) + 1, len(head) + 1 + CONFIG.max_model_depth):
-    sums: dict[Scope, float] = {}
-    inner: dict[Scope, set[str]] = {}
-    for label, scope, weighs in zip(
-      labels, scopes, weight.tolist(), strict=True
-    ):
-      sums[label] = sums.get(label, 0.0) + weighs
-      if len(scope) > depth and scope[:depth] == (*head, *label):
-        inner.setdefault(label, set()).add(scope[depth])
-    heavy = {label for label in inner if sums[label] > most}
-    if not heavy:
-      return labels
-    labels = [
-      (*label, scope[depth])
-      if label in heavy
-      and len(scope) > depth
-      and scope[:depth] == (*head, *label)
+  for _ in range(_MAX_DEPTH):
+    sums: collections.Counter[Scope] = collections.Counter()
+    for label, weighs in zip(labels, weight.tolist(), strict=True):
+      sums[label] += weighs
+    inner = [
+      (*label, *scope[len(head) + len(label) :][:1])
+      if sums[label] > most and scope[: len(head) + len(label)] == head + label
       else label
       for label, scope in zip(labels, scopes, strict=True)
     ]
+    if inner == labels:
+      break
+    labels = inner
   return labels
-
-
-def _label(scope: Scope, head: Scope) -> Scope:
-  if scope[: len(head)] == head and len(scope) > len(head):
-    return (scope[len(head)],)
-  return scope[:1] if scope and scope[0] not in head else _OTHER

@@ -1,0 +1,151 @@
+"""Tables of an explanation, for a terminal and for the HTML report."""
+
+from collections.abc import Iterator
+
+from tfplace.core.units import (
+  format_bytes,
+  format_change_us,
+  format_share,
+  format_us,
+)
+from tfplace.report.explain import Explanation
+from tfplace.report.explain.microbatches import MicrobatchReport
+from tfplace.report.explain.one_op import OpReport
+from tfplace.report.names import listed
+from tfplace.report.rows import DEVICE
+from tfplace.report.summary import format_peak
+from tfplace.report.table import Table
+
+_MAX_ROWS = 12
+_MAX_NAMES = 3
+
+
+def explanation_tables(explanation: Explanation) -> Iterator[Table]:
+  """Yields the tables of an explanation in reading order."""
+  step_us, path = explanation.step_time_us, explanation.critical_path
+
+  def timed(us: float) -> tuple[str, str]:
+    return format_us(us), format_share(us, step_us)
+
+  if explanation.op is not None:
+    yield _op_table(explanation.op)
+  yield Table(
+    "Devices",
+    ("device", "busy", "share", "MFU", "peak memory", "what is there"),
+    [
+      (
+        x.name,
+        *timed(x.busy_us),
+        "-" if x.share_of_peak is None else format_share(x.share_of_peak, 1),
+        format_peak(x.peak_memory_bytes, x.memory_bytes),
+        x.holds or "-",
+      )
+      for x in explanation.devices
+    ],
+  )
+  if explanation.split is not None:
+    yield _microbatch_table(explanation.split, step_us)
+    limits = [(x.name, *timed(x.gain_us)) for x in explanation.split.limits]
+    tail = ("after the last microbatch", *timed(explanation.split.tail_us))
+    title = "Limits of the microbatched step"
+    yield Table(title, ("limit", "time", "share"), [*limits, tail])
+  launch_us = sum(x.idle_us for x in path.parts if x.kind == DEVICE)
+  kinds = {
+    "computation": path.compute_us,
+    "communication": path.transfer_us,
+    "sends and receives of devices": path.message_us,
+    "launch overhead of ops": launch_us,
+    "latency and gaps of links": path.idle_us - launch_us,
+    "of these: what is next was ready and queued": path.queue_us,
+  }
+  yield Table(
+    "Critical path by kind",
+    ("kind", "time", "share"),
+    [(name, *timed(us)) for name, us in kinds.items() if us > 0],
+  )
+  columns = ("needed next", "queued behind", "sends, receives", "idle")
+  yield Table(
+    "Critical path by device and link",
+    ("where", "ops, transfers", *columns, "share"),
+    [
+      (
+        f"{x.kind} {x.name}",
+        f"{x.count:,}",
+        *map(format_us, (x.needed_us, x.queue_us, x.message_us, x.idle_us)),
+        format_share(x.total_us, step_us),
+      )
+      for x in path.parts[:_MAX_ROWS]
+    ],
+  )
+  yield Table(
+    "Layers on the critical path",
+    ("layer", "ops", "time", "share", "devices"),
+    [
+      (x.name, f"{x.count:,}", *timed(x.compute_us), listed(x.devices))
+      for x in [x for x in path.layers if x.compute_us > 0][:_MAX_ROWS]
+    ],
+  )
+  yield Table(
+    "If one were twice as fast, in the same order",
+    ("what", "busy", "share", "step time", "change"),
+    [
+      (
+        f"{x.kind} {x.name}",
+        *timed(x.busy_us),
+        format_us(x.if_twice_as_fast_us),
+        format_change_us(-x.gain_us),
+      )
+      for x in explanation.if_twice_as_fast[:_MAX_ROWS]
+    ],
+  )
+  yield _what_if_table(explanation)
+
+
+def _op_table(op: OpReport) -> Table:
+  title = (
+    f"{op.name} ({op.type}) on {op.device}, {format_us(op.start_us)} to"
+    f" {format_us(op.end_us)}, {'on' if op.is_critical else 'off'} the critical"
+    f" path; receives {format_bytes(op.received_bytes)}, sends"
+    f" {format_bytes(op.sent_bytes)}"
+  )
+  names = [*op.colocation[:_MAX_NAMES]]
+  if len(op.colocation) > _MAX_NAMES:
+    names.append(f"{len(op.colocation) - _MAX_NAMES} more")
+  if names:
+    title += f"; moves with {listed(names)}"
+  rows = []
+  for move in op.moves:
+    times = ("-", "-")
+    if move.step_time_us is not None and move.change_us is not None:
+      times = format_us(move.step_time_us), format_change_us(move.change_us)
+    rows.append((move.device, *times, move.reason))
+  columns = ("if moved to", "step time", "change", "why not")
+  return Table(title, columns, rows)
+
+
+def _microbatch_table(split: MicrobatchReport, step_us: float) -> Table:
+  rows = []
+  for x in split.devices:
+    passes = (x.forward_us, x.backward_us, x.shared_us)
+    others = (x.overhead_us, x.message_us, x.waiting_us)
+    shares = (format_share(us, step_us) for us in (*passes, *others))
+    rows.append((x.name, *shares))
+  columns = ("forward", "backward", "update, shared", "overhead")
+  return Table(
+    "Devices in the microbatched step",
+    ("device", *columns, "sends, receives", "waiting"),
+    rows,
+  )
+
+
+def _what_if_table(explanation: Explanation) -> Table:
+  rows = []
+  for x in explanation.what_if:
+    times = (x.same_order_us, x.step_time_us, x.replaced_us, x.lower_bound_us)
+    cells = ("-" if us is None else format_us(us) for us in times)
+    rows.append((x.name, *cells, x.replaced_by or "-"))
+  columns = ("with", "same order", "simulated anew")
+  if all(x.replaced_us is None for x in explanation.what_if):
+    return Table("Other hardware", columns, [row[:3] for row in rows])
+  more = ("best found", "lower bound", "found by")
+  return Table("Other hardware", (*columns, *more), rows)
