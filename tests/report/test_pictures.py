@@ -173,11 +173,11 @@ def test_timeline_draws_ops_messages_transfers_and_the_path():
     (8.5, 9.5, 1.08): second,
     (6.5, 8.5, 1.83): critical,
     (8.5, 9.5, 1.83): critical,
-    (3, 6, 2.06): op_colors.TRANSFER_COLOR,
-    (3, 6.5, 2.38): critical,
+    (3, 6, 2.04): op_colors.TRANSFER_COLOR,
+    (3, 6.5, 2.42): critical,
   }
   assert legend == [
-    *("MatMul", "Relu", "send, receive", "transfer", "critical path")
+    *("MatMul", "Relu", "send, receive", "transfers", "critical path")
   ]
 
 
@@ -186,8 +186,8 @@ def test_timeline_labels_devices_and_draws_capacities():
     schedule_of(placed_graphs.chain())
   ).axes
   labels = [t.get_text() for t in tracks.get_yticklabels()]
-  # a takes 2 of 6.5 us, 31%; b takes 1, 15%.
-  assert labels == ["gpu:0 31%", "gpu:1 15%", "gpu:0 -> gpu:1"]
+  # a takes 2 of 6.5 us, 31%; b takes 1, 15%; the transfer 3, 46%.
+  assert labels == ["gpu:0 31%", "gpu:1 15%", "gpu:0 -> gpu:1 46%"]
   # Two curves, and the capacity of 12 bytes, which the 9 of b come near.
   assert len(memory.lines) == 3
 
@@ -201,8 +201,7 @@ def test_timeline_has_a_color_for_each_microbatch():
   assert bars[2, 4, 1.08] == second
   assert bars[4, 7, 0.08] == op_colors.OTHER_COLOR
   assert legend == [
-    *("microbatch 0", "microbatch 1", "update, shared", "other transfer"),
-    "critical path",
+    *("microbatch 0", "microbatch 1", "update, shared", "critical path")
   ]
 
 

@@ -104,11 +104,6 @@ async function look() {
     const box = section.getBoundingClientRect();
     seen.figures[section.id] = {colors: sum, width: box.width};
   }
-  seen.marks = 0;
-  for (const doc of Bokeh.documents)
-    for (const model of doc._all_models.values())
-      if (model.type === "GlyphRenderer")
-        seen.marks += model.data_source.get_length() || 0;
   seen.fetched = performance.getEntriesByType("resource").map((e) => e.name);
   seen.overflow = document.documentElement.scrollWidth - innerWidth;
   seen.text = document.body.innerText;
@@ -134,7 +129,6 @@ class Seen:
   Attributes:
     errors: of the console, of scripts, of the page's policy.
     figures: section -> its colours, "rrggbb" -> pixels, and its width.
-    marks: that the figures are made of.
     fetched: addresses that the page asked for.
     requests: addresses outside of the file that the page had fetched.
     overflow: pixels by which the page is wider than the window.
@@ -144,7 +138,6 @@ class Seen:
 
   errors: list
   figures: dict
-  marks: int
   fetched: list
   requests: list
   overflow: float
@@ -196,7 +189,6 @@ def open_page(path, folder):
   return Seen(
     errors=seen["errors"] + _console_errors(done.stderr),
     figures=seen["figures"],
-    marks=seen["marks"],
     fetched=seen["fetched"],
     requests=_requests(log),
     overflow=seen["overflow"],

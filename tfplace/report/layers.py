@@ -116,6 +116,17 @@ def forward_starts(layers: Layers, schedule: Schedule) -> np.ndarray:
   return middle / np.maximum(whole, 1e-300)
 
 
+def times_by_device(
+  layers: Layers, schedule: Schedule, time_us: np.ndarray
+) -> np.ndarray:
+  """Adds [num_ops] times by layer and device: [num_layers, num_devices]."""
+  count = len(schedule.memory)
+  cell = layers.layer_of * count + schedule.placement.devices
+  return np.bincount(cell, time_us, len(layers.names) * count).reshape(
+    -1, count
+  )
+
+
 def _scopes(name: str) -> Scope:
   """Maps `gradient_tape/model/step_3/lstm/MatMul` to ("model", "lstm")."""
   parts = forward_name(name_in_whole(name)).split("/")[:-1]

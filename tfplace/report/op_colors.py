@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.core import phases
-from tfplace.core.op_graph import OpGraph
-from tfplace.report.rows import compute_us
+from tfplace.report.rows import LINK, OP, Row, compute_us
 from tfplace.simulate import Schedule
 
 # Distinguishable with any color vision: the eight of M. Okabe and K. Ito,
@@ -28,44 +27,72 @@ _LIGHTER = 0.55  # fraction of the way to white
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OpColors:
-  """Kinds of ops that a picture distinguishes; the last holds all others.
+  """Kinds of bars that a picture distinguishes.
 
   In a microbatched step, a kind is one pass of a microbatch: light for the
-  forward pass, dark for the backward pass, gray for shared ops. Otherwise, a
-  kind is an op type.
+  forward pass, dark for the backward pass, gray for shared ops, and transfers
+  have the color of their microbatch. Otherwise, a kind is an op type. The last
+  three kinds are other ops, sends and receives, and other transfers.
 
   Attributes:
     kind: [num_ops] int64 index of each op's kind.
+    transfer_kind: [num_transfers] int64 index of each transfer's kind.
     legend: [num_kinds] label in the legend; neighbors may share one.
     colors: [num_kinds] "#rrggbb".
     is_split: whether kinds are passes of microbatches, not op types.
   """
 
   kind: np.ndarray
+  transfer_kind: np.ndarray
   legend: tuple[str, ...]
   colors: tuple[str, ...]
   is_split: bool
 
+  def of_row(self, row: Row) -> np.ndarray:
+    """Returns the [num_items] int64 kinds of a row."""
+    if row.kind == LINK:
+      return self.transfer_kind[row.items]
+    kinds = np.full(len(row.items), len(self.colors) - 2)
+    is_op = row.what == OP
+    kinds[is_op] = self.kind[row.items[is_op]]
+    return kinds
+
 
 def op_colors(schedule: Schedule) -> OpColors:
-  """Assigns kinds and colors to the ops of a step.
+  """Assigns kinds and colors to the ops and transfers of a step.
 
   Without microbatches, the longest-running op types have a color each.
   """
   graph = schedule.placement.problem.graph
-  if phases.is_split(graph):
-    return _by_microbatch(graph)
+  is_split = phases.is_split(graph)
+  kind, names, colors = (_by_microbatch if is_split else _by_type)(schedule)
+  other = len(names)
+  transfer_kind = np.full(len(schedule.transfers), other + 2)
+  if is_split:
+    sent = kind[schedule.transfers.src_op]
+    transfer_kind = np.where(sent < other, sent, other + 2)
+  rest = "update, shared" if is_split else "other ops"
+  names += [rest, "send, receive", "transfers"]
+  colors += [OTHER_COLOR, MESSAGE_COLOR, TRANSFER_COLOR]
+  return OpColors(kind, transfer_kind, tuple(names), tuple(colors), is_split)
+
+
+_Kinds = tuple[np.ndarray, list[str], list[str]]  # of ops, names and colors
+
+
+def _by_type(schedule: Schedule) -> _Kinds:
+  types = schedule.placement.problem.graph.types
   total = collections.Counter[str]()
-  for name, us in zip(graph.types, compute_us(schedule).tolist(), strict=True):
+  for name, us in zip(types, compute_us(schedule).tolist(), strict=True):
     total[name] += us
   main = [name for name, us in total.most_common(len(_TYPE_COLORS)) if us > 0]
   number = {name: i for i, name in enumerate(main)}
-  kind = np.array([number.get(x, len(main)) for x in graph.types], np.int64)
-  colors = (*_TYPE_COLORS[: len(main)], OTHER_COLOR)
-  return OpColors(kind, (*main, "other ops"), colors, False)
+  kind = np.array([number.get(name, len(main)) for name in types], np.int64)
+  return kind, main, list(_TYPE_COLORS[: len(main)])
 
 
-def _by_microbatch(graph: OpGraph) -> OpColors:
+def _by_microbatch(schedule: Schedule) -> _Kinds:
+  graph = schedule.placement.problem.graph
   count = int(graph.microbatch.max()) + 1
   shown = min(count, MAX_MICROBATCHES)
   number = graph.microbatch.astype(np.int64) * shown // count
@@ -73,13 +100,10 @@ def _by_microbatch(graph: OpGraph) -> OpColors:
   kind = np.where(number < 0, 2 * shown, 2 * number + is_backward)
   names, colors = [], []
   for i, color in enumerate(sequential(shown)):
-    name = _name(
-      np.flatnonzero(np.arange(count) * shown // count == i).tolist()
-    )
-    names += [name, name]
+    own = np.flatnonzero(np.arange(count) * shown // count == i)
+    names += [_name(own.tolist())] * 2
     colors += [lighter(color), color]
-  names, colors = [*names, "update, shared"], [*colors, OTHER_COLOR]
-  return OpColors(kind, tuple(names), tuple(colors), True)
+  return kind, names, colors
 
 
 def _name(numbers: Sequence[int]) -> str:

@@ -163,14 +163,6 @@ def _critical_spans(
   return result
 
 
-def row_kinds(row: Row, op_kind: np.ndarray, message: int) -> np.ndarray:
-  """Returns [n] int64: `op_kind` [num_ops] for ops, `message` for the rest."""
-  kinds = np.full(len(row.items), message)
-  is_op = row.what == OP
-  kinds[is_op] = op_kind[row.items[is_op]]
-  return kinds
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bars:
   """Bars of one row, in order of time, without overlap.

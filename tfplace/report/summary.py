@@ -13,7 +13,13 @@ from rich.text import Text
 from tfplace.core import phases
 from tfplace.core.units import format_bytes, format_share
 from tfplace.report import parallelism
-from tfplace.report.layers import OTHER, Layers, forward_starts, layers_of
+from tfplace.report.layers import (
+  OTHER,
+  Layers,
+  forward_starts,
+  layers_of,
+  times_by_device,
+)
 from tfplace.report.names import listed, shorten
 from tfplace.report.path import summarize_path
 from tfplace.report.rows import compute_us, device_names
@@ -90,13 +96,11 @@ def device_contents(schedule: Schedule) -> list[str]:
 
 def _layers_in_words(schedule: Schedule) -> list[str]:
   """Names the layers that a device mostly computes, else those it helps."""
-  placement, count = schedule.placement, len(schedule.memory)
-  layers = layers_of(schedule, _MOST_SHARE)
-  is_update = phases.updates(placement.problem.graph)
-  cell = layers.layer_of * count + placement.devices
-  us, size = compute_us(schedule), len(layers.names) * count
+  count, layers = len(schedule.memory), layers_of(schedule, _MOST_SHARE)
+  is_update = phases.updates(schedule.placement.problem.graph)
+  us = compute_us(schedule)
   computing, updating = (
-    np.bincount(cell[some], us[some], size).reshape(-1, count)
+    times_by_device(layers, schedule, np.where(some, us, 0.0))
     for some in (~is_update, is_update)
   )
   is_layer = np.array([name != OTHER for name in layers.names])

@@ -14,19 +14,12 @@ from tfplace.core.placement import Placement
 from tfplace.core.units import format_share, format_us, size_scale, time_scale
 from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats.files import write_bytes
-from tfplace.report.op_colors import (
-  CRITICAL_COLOR,
-  MESSAGE_COLOR,
-  TRANSFER_COLOR,
-  OpColors,
-  op_colors,
-)
+from tfplace.report.op_colors import CRITICAL_COLOR, op_colors
 from tfplace.report.rows import (
   DEVICE,
   Row,
   as_schedule,
   device_names,
-  row_kinds,
   step_rows,
 )
 from tfplace.simulate import Schedule
@@ -113,32 +106,20 @@ def draw_timeline(schedule: Schedule) -> Timeline:
 def _draw_rows(
   axes: Axes, schedule: Schedule, rows: list[Row], heights: np.ndarray
 ) -> None:
-  step_us = schedule.step_time_us
+  step_us, ops = schedule.step_time_us, op_colors(schedule)
   scale, unit = time_scale(step_us)
-  tops = np.cumsum(heights) - heights
-  ops = op_colors(schedule)
-  other = len(ops.colors) - 1
-  of_ops = np.array([*ops.colors, MESSAGE_COLOR])
-  of_links = np.array([*ops.colors[:other], TRANSFER_COLOR])
-  # In a microbatched step, transfers have the color of their microbatch.
-  sent = np.full(len(schedule.transfers), other)
-  if ops.is_split:
-    sent = ops.kind[schedule.transfers.src_op]
+  tops, colors = np.cumsum(heights) - heights, np.array(ops.colors)
   labels, drawn = [], set()
-  for row, top in zip(rows, tops.tolist(), strict=True):
-    if row.kind == DEVICE:
-      some = row.end_us > row.start_us
-      kinds = row_kinds(row, ops.kind, other + 1)[some]
-      drawn |= set(kinds.tolist())
-      spans = np.stack((row.start_us[some], row.end_us[some]), axis=1)
-      _bars(axes, spans / scale, top + 0.08, 0.72, of_ops[kinds])
-      _bars(axes, row.critical_us / scale, top + 0.83, 0.07, CRITICAL_COLOR)
-      labels.append(f"{row.name} {format_share(row.busy_us, step_us)}")
-    else:
-      spans = np.stack((row.start_us, row.end_us), axis=1)
-      _bars(axes, spans / scale, top + 0.06, 0.3, of_links[sent[row.items]])
-      _bars(axes, row.critical_us / scale, top + 0.38, 0.07, CRITICAL_COLOR)
-      labels.append(row.name)
+  for row, top, height in zip(rows, tops, heights, strict=True):
+    some = row.end_us > row.start_us
+    kinds = ops.of_row(row)[some]
+    drawn |= set(kinds.tolist())
+    spans = np.stack((row.start_us[some], row.end_us[some]), axis=1)
+    bottom, size = top + 0.08 * height, 0.72 * height
+    _bars(axes, spans / scale, bottom, size, colors[kinds])
+    bottom, size = top + 0.83 * height, 0.07
+    _bars(axes, row.critical_us / scale, bottom, size, CRITICAL_COLOR)
+    labels.append(f"{row.name} {format_share(row.busy_us, step_us)}")
   axes.set_yticks(tops + heights / 2, labels)
   for label in axes.get_yticklabels():
     label.set_parse_math(False)
@@ -146,25 +127,15 @@ def _draw_rows(
   axes.set_ylim(float(heights.sum()), 0)
   axes.tick_params(axis="x", labelbottom=True)
   note = "; light: forward, dark: backward" if ops.is_split else ""
-  axes.set_xlabel(f"time, {unit} (percentages: device busy{note})")
-  _add_legend(axes, 6, **_legend_of_rows(ops, drawn))
-
-
-def _legend_of_rows(ops: OpColors, drawn: set[int]) -> dict[str, Any]:
-  """Returns the legend of the drawn kinds; equal names share an entry."""
-  named = [*zip(ops.legend, ops.colors, strict=True)]
-  named.append(("send, receive", MESSAGE_COLOR))
+  axes.set_xlabel(f"time, {unit} (percentages: busy{note})")
+  # Kinds of equal names share an entry of the legend.
   patches: dict[str, list[Patch]] = {}
   for i in sorted(drawn):
-    patches.setdefault(named[i][0], []).append(Patch(color=named[i][1]))
-  rest = "other transfer" if ops.is_split else "transfer"
-  patches[rest] = [Patch(color=TRANSFER_COLOR)]
+    patches.setdefault(ops.legend[i], []).append(Patch(color=ops.colors[i]))
   patches["critical path"] = [Patch(color=CRITICAL_COLOR)]
-  return {
-    "handles": [tuple(handles) for handles in patches.values()],
-    "labels": list(patches),
-    "handler_map": {tuple: HandlerTuple(ndivide=None, pad=0.0)},
-  }
+  handles = [tuple(each) for each in patches.values()]
+  pairs = {tuple: HandlerTuple(ndivide=None, pad=0.0)}
+  _add_legend(axes, 6, handles=handles, labels=list(patches), handler_map=pairs)
 
 
 def _bars(

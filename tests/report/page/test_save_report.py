@@ -124,6 +124,13 @@ def test_timeline_has_a_color_for_each_microbatch():
   assert labels[:3] == ["microbatch 0", "microbatch 1", "update, shared"]
 
 
+def test_timeline_of_a_large_graph_is_bounded():
+  schedule = schedule_of(placed_graphs.chains(2, 5000, 0.5))
+  x_range = figures.span(schedule.step_time_us, 1.0)
+  bars = bars_of(timeline_plot.timeline_plot(schedule, x_range))
+  assert 1000 < len(bars) <= 4500
+
+
 def test_layers_are_stacked_by_device():
   schedule = schedule_of(split_step())
   names, time_us = plots.layer_times(schedule)

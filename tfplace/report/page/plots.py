@@ -6,7 +6,12 @@ import numpy as np
 from bokeh.models import Range1d
 
 from tfplace.core.units import format_bytes, format_us, size_scale, time_scale
-from tfplace.report.layers import OTHER, forward_starts, layers_of
+from tfplace.report.layers import (
+  OTHER,
+  forward_starts,
+  layers_of,
+  times_by_device,
+)
 from tfplace.report.names import shorten
 from tfplace.report.page import figures
 from tfplace.report.rows import compute_us, device_names, thin_steps
@@ -68,10 +73,8 @@ def memory_plot(schedule: Schedule, x_range: Range1d) -> Any:
 def layers_plot(schedule: Schedule) -> Any:
   """Draws the computation of each layer, stacked by device."""
   names, time_us = layer_times(schedule)
-  short, (scale, unit) = (
-    device_names(schedule),
-    time_scale(time_us.sum(1).max(initial=0.0)),
-  )
+  short = device_names(schedule)
+  scale, unit = time_scale(time_us.sum(axis=1).max(initial=0.0))
   tops = np.cumsum(time_us, axis=1) / scale
   plot = figures.new_figure(
     "layers",
@@ -103,9 +106,8 @@ def layers_plot(schedule: Schedule) -> Any:
       name=f"layers of {short[i]}",
     )
     bars.append(bar)
-  figures.name_ticks(
-    plot.xaxis[0], range(len(names)), [shorten(n, 30) for n in names]
-  )
+  labels = [shorten(name, 30) for name in names]
+  figures.name_ticks(plot.xaxis[0], range(len(names)), labels)
   plot.xaxis.major_label_orientation = 0.95
   plot.yaxis.axis_label = f"computation, {unit}"
   rows = [("", "@layer"), ("on", "@device"), ("for", "@time")]
@@ -123,10 +125,8 @@ def layer_times(schedule: Schedule) -> tuple[list[str], np.ndarray]:
   Returns:
     [num_columns] names and [num_columns, num_devices] microseconds.
   """
-  layers, count = layers_of(schedule), len(schedule.memory)
-  cell = layers.layer_of * count + schedule.placement.devices
-  size = len(layers.names) * count
-  time_us = np.bincount(cell, compute_us(schedule), size).reshape(-1, count)
+  layers = layers_of(schedule)
+  time_us = times_by_device(layers, schedule, compute_us(schedule))
   start = forward_starts(layers, schedule)
   start[[name == OTHER for name in layers.names]] = np.inf
   order = np.argsort(start, kind="stable")

@@ -10,8 +10,6 @@ from tfplace.core.units import format_bytes, format_share, format_us, time_scale
 from tfplace.report.names import shorten
 from tfplace.report.op_colors import (
   CRITICAL_COLOR,
-  MESSAGE_COLOR,
-  TRANSFER_COLOR,
   op_colors,
 )
 from tfplace.report.page import figures
@@ -23,7 +21,6 @@ from tfplace.report.rows import (
   Row,
   device_names,
   make_bars,
-  row_kinds,
   step_rows,
 )
 from tfplace.simulate import Schedule
@@ -84,23 +81,12 @@ def _draw_bars(
   plot: Any, schedule: Schedule, lanes: Sequence[Lane], scale: float
 ) -> list[Any]:
   ops = op_colors(schedule)
-  message, transfer = len(ops.colors), len(ops.colors) + 1
-  colors = [*ops.colors, MESSAGE_COLOR, TRANSFER_COLOR]
-  legend = [*ops.legend, "send, receive", "transfers"]
-  # In a microbatched step, transfers have the color of their microbatch.
-  sent = np.full(len(schedule.transfers), transfer)
-  if ops.is_split:
-    sent = ops.kind[schedule.transfers.src_op]
-    sent[sent == message - 1] = transfer
   used = [row for row, _, _ in lanes if len(row.items)]
   devices = sum(row.kind == DEVICE for row in used)
-  marks: list[Marks] = [[] for _ in legend]
+  marks: list[Marks] = [[] for _ in ops.legend]
   for row, top, height in lanes:
-    if row.kind == DEVICE:
-      kinds = row_kinds(row, ops.kind, message)
-      limit = _MAX_OP_BARS // max(1, devices)
-    else:
-      kinds = sent[row.items]
+    kinds, limit = ops.of_row(row), _MAX_OP_BARS // max(1, devices)
+    if row.kind != DEVICE:
       limit = _MAX_TRANSFER_BARS // (len(used) - devices)
     bars = make_bars(row.start_us, row.end_us, limit, schedule.step_time_us)
     for i, item in enumerate(bars.item.tolist()):
@@ -111,7 +97,7 @@ def _draw_bars(
       marks[kinds[item]].append(mark)
   return [
     _quads(plot, found, color, label)
-    for found, color, label in zip(marks, colors, legend, strict=True)
+    for found, color, label in zip(marks, ops.colors, ops.legend, strict=True)
     if found
   ]
 
