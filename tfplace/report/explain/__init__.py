@@ -123,6 +123,7 @@ def explain(
     TfplaceError: there is no such op.
   """
   schedule = as_schedule(step)
+  op_report = None if op is None else report_op(schedule, op)
   problem, step_us = schedule.placement.problem, schedule.step_time_us
   order, bound_us = FixedOrder(schedule), problem.lower_bound_us
   loads, devices = find_loads(order), _devices(schedule)
@@ -148,7 +149,7 @@ def explain(
     what_if=try_other_hardware(order, seconds, seed, on_progress),
     summary=(),
     split=report_microbatches(order),
-    op=None if op is None else report_op(schedule, op),
+    op=op_report,
   )
   return dataclasses.replace(explanation, summary=tuple(_summary(explanation)))
 
