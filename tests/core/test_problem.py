@@ -1,13 +1,14 @@
 """Problems and placements: what is allowed, groups, and the simple bound."""
 
+import dataclasses
 import itertools
-import math
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests.testing.packed_graphs import odd_graph
 from tfplace.core import (
   Cluster,
   Device,
@@ -115,16 +116,53 @@ def test_arrays_are_read_only():
     Placement(problem, np.array([0])).devices[0] = 1
 
 
-def test_unlimited_memory_is_infinite():
-  assert make([]).cluster.memory_bytes.tolist() == [math.inf, math.inf]
-
-
-def test_graph_imports_without_tensorflow():
-  code = "import sys, tfplace.core; print('tensorflow' in sys.modules)"
-  done = subprocess.run(
-    [sys.executable, "-c", code], capture_output=True, check=True
+def test_core_imports_without_tensorflow():
+  code = (
+    "import sys; from tfplace.core import presets;"
+    "presets.cluster_preset('k80x2');"
+    "sys.exit('tensorflow' in sys.modules)"
   )
-  assert done.stdout.strip() == b"False"
+  subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# What compiled code would follow out of bounds, or add up to nonsense.
+WRONG = {
+  "edge from nowhere": ("edge_src", [0, 0, 3], "no op 3"),
+  "edge to nowhere": ("edge_dst", [1, 2, -1], "no op -1"),
+  "no such output": ("edge_output", [2, -1, 0], "output 2 of op 'a/ä'"),
+  "output below control": ("edge_output", [1, -2, 0], "output -2"),
+  "edges of two lengths": ("edge_output", [1, -1], "edge_output is int32"),
+  "no such group": ("colocation", [0, 0, 1], "'c': colocation: 1"),
+  "no such layer": ("layer", [0, -2, 0], "'b': layer: -2"),
+  "counts that fall": ("output_offsets", [0, 2, 1, 3], "add up"),
+  "negative size": ("temp_bytes", [0, -1, 0], "'b': temp_bytes: -1 is neg"),
+  "infinite size": ("output_bytes", [8, np.inf, 0], r"'a/ä': output_bytes\[1"),
+  "cycle": ("edge_src", [0, 2, 2], "on a cycle"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_graph_of_wrong_values_is_refused_by_element(case):
+  field, values, words = WRONG[case]
+  graph = odd_graph()
+  array = np.array(values, getattr(graph, field).dtype)
+  with pytest.raises(FormatError, match=words):
+    dataclasses.replace(graph, **{field: array})
+
+
+@pytest.mark.parametrize(
+  "changes, words",
+  [
+    ({"names": ("a", "b", "a")}, r"ops\[2\]: duplicate name 'a'"),
+    ({"names": ("a", "", "c")}, "expected a name, found ''"),
+    ({"time_us": {"GPU": np.full(3, -1.0)}}, r"time_us\['GPU'\]: -1 is neg"),
+    ({"time_us": {"GPU": np.zeros(3, np.float32)}}, "is float32"),
+    ({"peak_us": {"GPU": np.full(3, np.nan)}}, "nan is not finite"),
+  ],
+)
+def test_a_graph_of_wrong_names_or_times_is_refused(changes, words):
+  with pytest.raises(FormatError, match=words):
+    dataclasses.replace(odd_graph(), **changes)
 
 
 @pytest.mark.parametrize("edge", [("a", 0, "b"), (0, 1), (0, 0, None)])
@@ -146,12 +184,6 @@ def test_allowed_sets_are_the_distinct_rows_in_ascending_order():
   )
   np.testing.assert_array_equal(sets, expected)
   np.testing.assert_array_equal(of_group, inverse.reshape(-1))
-
-
-def test_printed_result_has_a_summary_of_its_graph():
-  problem = make([op("a", gpu=1.0), op("b", gpu=1.0)], [(0, 0, 1)])
-  assert repr(problem.graph) == "OpGraph('g', 2 ops, 1 edges)"
-  assert "OpGraph" not in repr(Placement(problem, [0, 0]))
 
 
 def test_other_groups_share_what_is_known_of_the_ops():
@@ -194,19 +226,14 @@ def test_other_groups_need_a_device_each():
   "devices",
   [
     [2**32, 0],
-    np.array([2**32 + 1, 0]),
     np.array([2**64 - 1, 0], np.uint64),
-    [-(2**32), 0],
     [10**30, 0],
-    [0.9, 0.0],
     np.zeros(2),
     ["0", "0"],
     [True, False],
     [None, 0],
     [[0], [0, 1]],
-    [0j, 0],
     "00",
-    np.array([0, 0], "datetime64[s]"),
   ],
 )
 def test_devices_that_are_no_indices_are_refused(devices):

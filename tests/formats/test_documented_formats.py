@@ -1,6 +1,7 @@
 """docs/formats.md describes what the loaders read and the savers write."""
 
 import copy
+import dataclasses
 import json
 import pathlib
 import re
@@ -8,10 +9,10 @@ import re
 import numpy as np
 import pytest
 
-from tfplace import formats
+from tfplace import core, formats
 from tfplace.core import Problem, estimate
 from tfplace.core.placement import Placement
-from tfplace.errors import FormatError, TfplaceError
+from tfplace.errors import TfplaceError
 from tfplace.formats import cluster as cluster_format
 from tfplace.formats import codec, results
 from tfplace.formats import graph as graph_format
@@ -26,18 +27,24 @@ ROW = re.compile(r"((?:`\w+`, )*`\w+`) \((.*?), ([^,]*?)\): \S")
 EXAMPLE = r"<!-- example: {} -->\n```json\n(.*?)^```$"
 SAVED = ("graph", "cluster", "placement", "evaluation", "estimate")
 LOADED = (*SAVED, "hosts", "policy")
+
+
+def keys(kind):
+  return {field.name for field in dataclasses.fields(kind)} - {codec.EXTRA}
+
+
 READ_KEYS = {  # what the loaders know; they keep or ignore all else
   "graph": graph_format._GRAPH_KEYS,
-  "graph ops[]": graph_format._OP_KEYS,
+  "graph ops[]": keys(core.OpSpec),
   "graph edges[]": graph_format._EDGE_KEYS,
-  "cluster": cluster_format._CLUSTER_KEYS,
-  "cluster devices[]": cluster_format._DEVICE_KEYS,
-  "cluster links[]": cluster_format._LINK_KEYS,
+  "cluster": keys(core.Cluster) | {"format"},
+  "cluster devices[]": keys(core.Device),
+  "cluster links[]": keys(core.Link),
   "placement": results._PLACEMENT_KEYS,
-  "evaluation": results._EVALUATION_KEYS,
-  "estimate": codec.known_keys(estimate.Estimate) | {"format"},
-  "estimate steps[]": codec.known_keys(estimate.StepEstimate),
-  "estimate steps[].cards[]": codec.known_keys(estimate.CardEstimate),
+  "evaluation": keys(core.Evaluation) | {"format"},
+  "estimate": keys(estimate.Estimate) | {"format"},
+  "estimate steps[]": keys(estimate.StepEstimate),
+  "estimate steps[].cards[]": keys(estimate.CardEstimate),
 }
 
 
@@ -110,11 +117,6 @@ def no_saved_model(monkeypatch):
   monkeypatch.setattr(policies, "Policy", lambda path, info: info)
 
 
-@pytest.mark.parametrize("name", LOADED)
-def test_example_loads(name, tmp_path):
-  load(name, example(name), tmp_path)
-
-
 @pytest.mark.parametrize("name", SAVED)
 def test_example_survives_a_round_trip(name, tmp_path):
   loaded = load(name, example(name), tmp_path)
@@ -159,25 +161,10 @@ def test_example_and_saved_file_have_documented_keys_only(table, tmp_path):
       assert set(element) <= set(TABLES[table])
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_example_shows_every_field_that_is_read(table):
-  shown = set().union(*elements(example(table.split()[0]), table))
-  read = {f for f, default in TABLES[table].items() if default != "absent"}
-  assert read <= shown
-
-
 def test_unknown_keys_survive_a_round_trip(tmp_path):
   for name in SAVED:
-    data = {**example(name), "note": ["kept"]}
-    loaded = load(name, data, tmp_path)
+    loaded = load(name, {**example(name), "note": ["kept"]}, tmp_path)
     assert saved(name, loaded, tmp_path)["note"] == ["kept"]
-
-
-def test_error_names_file_element_and_value(tmp_path):
-  data = example("graph")
-  data["ops"][1]["temp_bytes"] = -7
-  with pytest.raises(FormatError, match=r"policy.json: ops\[1\].*MatMul.*-7"):
-    load("graph", data, tmp_path)
 
 
 def test_explanation_matches_the_example_of_the_rules():

@@ -57,21 +57,11 @@ def test_a_pipe_without_a_reader_is_an_error_in_the_end(tmp_path, monkeypatch):
   assert is_pipe(tmp_path / "pipe")
 
 
-@pytest.mark.parametrize("device", ["/dev/null", "null of our own"])
-def test_a_device_is_written_through_and_stays(tmp_path, device):
-  if device != "/dev/null":
-    device = str(tmp_path / "null")
-    try:
-      os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-      with open(device, "wb"):
-        pass
-    except PermissionError:
-      pytest.skip("only root makes devices")
-  before = os.stat(device)
-  files.check_writable(device)
-  files.write_bytes(device, b"x")
-  assert stat.S_ISCHR(os.stat(device).st_mode)
-  assert os.path.samestat(before, os.stat(device))
+def test_a_device_is_written_through_and_stays():
+  before = os.stat(os.devnull)
+  files.check_writable(os.devnull)
+  files.write_bytes(os.devnull, b"x")
+  assert os.path.samestat(before, os.stat(os.devnull))
 
 
 def test_a_full_device_is_an_error_that_names_it():
@@ -171,9 +161,8 @@ def test_what_cannot_be_written_is_known_before(tmp_path, case):
   assert (tmp_path / "file").read_text() == "old"
 
 
-@pytest.mark.parametrize("length", [1, 250, 255])  # 255: the most there is
-def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path, length):
-  path = tmp_path / ("n" * length)
+def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path):
+  path = tmp_path / ("n" * 255)
   files.check_writable(path)
   files.write_bytes(path, b"x")
   assert path.read_bytes() == b"x"
@@ -279,7 +268,7 @@ def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, monkeypatch):
     json_file.read_json(tmp_path / "pipe", FORMAT)
 
 
-@pytest.mark.parametrize(("name", "delay_s"), [("pipe", 0.0), ("pipe.gz", 0.3)])
+@pytest.mark.parametrize("name, delay_s", [("pipe", 0.0), ("pipe.gz", 0.1)])
 def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path, name, delay_s):
   path = tmp_path / name
   os.mkfifo(path)
@@ -301,30 +290,11 @@ def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path, name, delay_s):
   writer.join()
 
 
-def test_standard_input_is_a_file_like_any_other(tmp_path):
-  code = (
-    "from tfplace.formats import json_file\n"
-    f"print(json_file.read_json('/dev/stdin', {FORMAT!r})['text'])"
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code],
-    input=json.dumps(DATA).encode(),
-    capture_output=True,
-    check=True,
-  )
-  assert done.stdout.decode().strip() == DATA["text"]
-
-
-UNREADABLE = {
-  "folder": ("", "Is a directory"),
-  "no such file": ("none", "No such file"),
-  "null character": ("a\0b", "null"),
-}
-
-
-@pytest.mark.parametrize("case", UNREADABLE)
-def test_what_cannot_be_read_is_named(tmp_path, case):
-  name, why = UNREADABLE[case]
+@pytest.mark.parametrize(
+  "name, why",
+  [("", "Is a directory"), ("none", "No such file"), ("a\0b", "null")],
+)
+def test_what_cannot_be_read_is_named(tmp_path, name, why):
   with pytest.raises(FormatError, match=why):
     json_file.read_json(f"{tmp_path}/{name}", FORMAT)
 

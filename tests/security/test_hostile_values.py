@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tfplace import core, formats
+from tfplace.core.argument_checks import MAX_SUMMAND
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import FormatError, PlacementError, TfplaceError, shown
 from tfplace.formats import cluster as cluster_format
@@ -239,7 +240,7 @@ def check_finite(graph, cluster, tmp_path):
 
 
 def test_the_largest_numbers_that_load_add_up_to_finite_ones(tmp_path):
-  most = json_file.MAX_SUMMAND
+  most = MAX_SUMMAND
   large = {"output_bytes": [most], "persistent_bytes": most, "temp_bytes": most}
   large["time_us"] = {"GPU": most}
   ops = [

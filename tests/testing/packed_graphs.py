@@ -16,7 +16,10 @@ def odd_graph():
       "g",
       peak_us={"GPU": 1.25},
     ),
-    core.OpSpec("b", "While", {"CPU": 0.1}, [], 0, 0, "g", "m/b"),
+    core.OpSpec(
+      *("b", "While", {"CPU": 0.1}, [], 0, 0, "g", "m/b"),
+      extra={"note": [1, None]},
+    ),
     core.OpSpec("c", "MatMul", {"GPU": 3.0}, [0], layer="m/b", microbatch=1),
   ]
   return core.build_graph(
@@ -24,6 +27,5 @@ def odd_graph():
     ops,
     [(0, 1, 1), (0, -1, 2), (0, 0, 2)],
     extra={"costs": "grappler", "unknown_shapes": ["c"]},
-    op_extra={1: {"note": [1, None]}},
     edge_extra={2: {"why": "kept"}},
   )

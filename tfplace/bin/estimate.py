@@ -12,7 +12,7 @@ from tfplace import core, formats
 from tfplace.bin import cli, microbatch_flags, outputs, sources
 from tfplace.core.estimate import Estimate
 from tfplace.core.progress import Progress
-from tfplace.formats.estimates import estimate_to_json
+from tfplace.formats.results import estimate_to_json
 from tfplace.plan import estimate as estimates
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.estimate.cards import cluster_card

@@ -16,7 +16,7 @@ from tfplace.bin import (
   sources,
   tasks,
 )
-from tfplace.core import colocation
+from tfplace.core import graph_edits
 from tfplace.core import order as orders
 from tfplace.core.cluster import with_max_memory
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
@@ -149,8 +149,8 @@ def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
   if not values.keep_together:
     return graph
   patterns = values.keep_together
-  groups = [colocation.matching(graph, pattern) for pattern in patterns]
-  return colocation.keep_together(graph, groups)
+  groups = [graph_edits.matching(graph, pattern) for pattern in patterns]
+  return graph_edits.keep_together(graph, groups)
 
 
 def _check(values: flags.FlagValues) -> None:

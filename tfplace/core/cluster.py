@@ -8,6 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.core.argument_checks import (
+  MAX_SUMMAND,
+  Unlimited,
+  check_name,
+  check_summand,
+)
 from tfplace.core.units import num_bytes
 from tfplace.errors import FormatError, shown
 from tfplace.lazy import call_provided
@@ -33,7 +39,7 @@ class Device:
 
   name: str
   kind: str
-  memory_bytes: float = math.inf
+  memory_bytes: Unlimited = math.inf
   op_overhead_us: float = 0.0
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -80,6 +86,21 @@ class Link:
   extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+def _link_matrix(
+  field: str, default: float = 0.0
+) -> functools.cached_property[np.ndarray]:
+  """Returns a property of `Cluster`: a field of its links as a matrix."""
+
+  def matrix(cluster: "Cluster") -> np.ndarray:
+    result = np.full((cluster.num_devices, cluster.num_devices), default)
+    for link in cluster.links:
+      at = cluster.index[link.src], cluster.index[link.dst]
+      result[at] = getattr(link, field)
+    return result
+
+  return functools.cached_property(matrix)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cluster:
   """A set of numbered devices and the links between them.
@@ -89,6 +110,10 @@ class Cluster:
     devices: [num_devices] devices with unique names.
     links: at most one link per ordered pair of devices.
     extra: unknown keys of the file.
+
+  Raises:
+    FormatError: there is no device, a name is empty or occurs twice, a link has
+      an unknown end, or a number is negative, not finite or too large.
   """
 
   name: str
@@ -105,18 +130,31 @@ class Cluster:
       raise FormatError(
         f"cluster {self.name!r}: duplicate device name {twice!r}", device=twice
       )
+    for device in self.devices:
+      where = f"cluster {self.name!r}: device {shown(device.name)}"
+      check_name(device.name, where)
+      check_name(device.kind, f"{where}: kind")
+      if not device.memory_bytes >= 0:
+        raise FormatError(f"{where}: memory_bytes: {device.memory_bytes}")
+      check_summand(device.op_overhead_us, f"{where}: op_overhead_us")
     self._check_links()
 
   def _check_links(self) -> None:
     seen: set[tuple[str, str]] = set()
     for link in self.links:
+      ends = f"{shown(link.src)} -> {shown(link.dst)}"
+      where = f"cluster {self.name!r}: link {ends}"
+      rate = link.bandwidth_bytes_per_us
+      if not rate >= 1 / MAX_SUMMAND:
+        raise FormatError(
+          f"{where}: bandwidth_bytes_per_us is {rate:g}, less than"
+          f" {1 / MAX_SUMMAND:g}"
+        )
+      for field in ("latency_us", "gap_us", *MESSAGE_COSTS):
+        check_summand(getattr(link, field), f"{where}: {field}")
       for end in (link.src, link.dst):
         if end not in self.index:
-          raise FormatError(
-            f"cluster {self.name!r}: link {link.src!r} -> {link.dst!r} names"
-            f" unknown device {end!r}",
-            device=end,
-          )
+          raise FormatError(f"{where} names unknown device {end!r}", device=end)
       if (link.src, link.dst) in seen:
         raise FormatError(
           f"cluster {self.name!r}: duplicate link {link.src!r} -> {link.dst!r}"
@@ -170,40 +208,14 @@ class Cluster:
     """Overhead after each op, [num_devices] float64."""
     return np.array([d.op_overhead_us for d in self.devices], np.float64)
 
-  @functools.cached_property
-  def bandwidth(self) -> np.ndarray:
-    """[num_devices, num_devices] float64 bytes/us; NaN without a link."""
-    return self._matrix("bandwidth_bytes_per_us", math.nan)
-
-  @functools.cached_property
-  def latency_us(self) -> np.ndarray:
-    """[num_devices, num_devices] float64; 0 without a link."""
-    return self._matrix("latency_us", 0.0)
-
-  @functools.cached_property
-  def gap_us(self) -> np.ndarray:
-    """[num_devices, num_devices] float64; 0 without a link."""
-    return self._matrix("gap_us", 0.0)
-
-  @functools.cached_property
-  def send_us(self) -> np.ndarray:
-    """[num_devices, num_devices] float64; 0 without a link."""
-    return self._matrix("send_us", 0.0)
-
-  @functools.cached_property
-  def send_us_per_byte(self) -> np.ndarray:
-    """[num_devices, num_devices] float64; 0 without a link."""
-    return self._matrix("send_us_per_byte", 0.0)
-
-  @functools.cached_property
-  def recv_us(self) -> np.ndarray:
-    """[num_devices, num_devices] float64; 0 without a link."""
-    return self._matrix("recv_us", 0.0)
-
-  @functools.cached_property
-  def recv_us_per_byte(self) -> np.ndarray:
-    """[num_devices, num_devices] float64; 0 without a link."""
-    return self._matrix("recv_us_per_byte", 0.0)
+  # Fields of `Link`, [num_devices, num_devices] float64; NaN or 0 without one.
+  bandwidth = _link_matrix("bandwidth_bytes_per_us", math.nan)
+  latency_us = _link_matrix("latency_us")
+  gap_us = _link_matrix("gap_us")
+  send_us = _link_matrix("send_us")
+  send_us_per_byte = _link_matrix("send_us_per_byte")
+  recv_us = _link_matrix("recv_us")
+  recv_us_per_byte = _link_matrix("recv_us_per_byte")
 
   @property
   def has_message_costs(self) -> bool:
@@ -232,13 +244,6 @@ class Cluster:
   @property
   def num_channels(self) -> int:
     return int(self.channel.max()) + 1
-
-  def _matrix(self, field: str, default: float) -> np.ndarray:
-    result = np.full((self.num_devices, self.num_devices), default)
-    for link in self.links:
-      at = self.index[link.src], self.index[link.dst]
-      result[at] = getattr(link, field)
-    return result
 
 
 def with_max_memory(

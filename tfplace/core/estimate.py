@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tfplace.core.argument_checks import Text, Unlimited
 from tfplace.core.units import format_bytes, format_share, format_us
 
 # Roles of a step's variables.
@@ -110,8 +111,8 @@ class CardEstimate:
   """
 
   name: str
-  model: str
-  memory_bytes: float
+  model: Text
+  memory_bytes: Unlimited
   peak_memory_bytes: float
   fits: bool
   step_time_us: float
@@ -140,7 +141,7 @@ class StepEstimate:
     notes: sentences about what was not tried, and why.
   """
 
-  precision: str
+  precision: Text
   num_ops: int
   weights: WeightSizes | None = None
   gradient_bytes: float

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from tfplace.core.argument_checks import Unlimited
 from tfplace.core.placement import Placement
 from tfplace.lazy import call_provided
 
@@ -34,7 +35,7 @@ class Evaluation:
     extra: further keys, such as `strategy`, `seconds` and `evaluations`.
   """
 
-  step_time_us: float
+  step_time_us: Unlimited
   feasible: bool
   peak_memory_bytes: Mapping[str, float]
   busy_us: Mapping[str, float]

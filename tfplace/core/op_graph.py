@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core import paths
+from tfplace.core import graph_checks, paths
 from tfplace.core.argument_checks import check_number
 from tfplace.core.csr import csr, offsets_of
 from tfplace.errors import FormatError, TfplaceError, shown
@@ -24,7 +24,8 @@ class OpGraph:
   """An immutable dataflow graph with costs.
 
   Ops are numbered 0 .. num_ops-1 in file order ("position"), edges 0 ..
-  num_edges-1. Byte counts are doubles, exact up to 2**53.
+  num_edges-1. Byte counts are doubles, exact up to 2**53. All values are
+  checked here, once, wherever they come from.
 
   Attributes:
     name: name of the graph.
@@ -55,6 +56,11 @@ class OpGraph:
     extra: unknown keys of the file, kept on a round trip.
     op_extra: position -> unknown keys of that op.
     edge_extra: edge -> unknown keys of that edge.
+
+  Raises:
+    FormatError: an array has another type or shape, a value is negative, not
+      finite or out of range, a name is empty or occurs twice, or the edges
+      form a cycle; names the op or edge and the value.
   """
 
   name: str
@@ -85,8 +91,7 @@ class OpGraph:
   def __post_init__(self) -> None:
     for value in self._arrays():
       value.setflags(write=False)
-    # Sort once, so that construction fails on a cycle.
-    _ = self.topological_order
+    graph_checks.check_graph(self)
 
   def __repr__(self) -> str:
     return f"OpGraph({self.name!r}, {self.num_ops} ops, {self.num_edges} edges)"
@@ -161,12 +166,9 @@ class OpGraph:
 
   @functools.cached_property
   def topological_order(self) -> np.ndarray:
-    """[num_ops] int32 positions, producers first; FormatError on a cycle."""
+    """[num_ops] int32 positions, producers first."""
     offsets, edges = self.out_csr
-    order = paths.topological_order(offsets, self.edge_dst[edges])
-    if len(order) < self.num_ops:
-      self._raise_cycle(order)
-    return order
+    return paths.topological_order(offsets, self.edge_dst[edges])
 
   @functools.cached_property
   def topological_position(self) -> np.ndarray:
@@ -174,22 +176,6 @@ class OpGraph:
     position = np.empty(self.num_ops, np.int64)
     position[self.topological_order] = np.arange(self.num_ops)
     return position
-
-  def _raise_cycle(self, order: np.ndarray) -> None:
-    """Walks backward among the unsorted ops until one repeats."""
-    offsets, edges = self.in_csr
-    missing = np.ones(self.num_ops, bool)
-    missing[order] = False
-    op = int(missing.argmax())
-    seen: set[int] = set()
-    while op not in seen:
-      seen.add(op)
-      sources = self.edge_src[edges[offsets[op] : offsets[op + 1]]]
-      op = next(int(s) for s in sources if missing[s])
-    name = self.names[op]
-    raise FormatError(
-      f"graph {self.name!r}: op {name!r} is on a cycle", op=name
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +192,7 @@ class OpSpec:
   layer: str | None = None
   microbatch: int | None = None
   peak_us: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def build_graph(
@@ -220,11 +207,11 @@ def build_graph(
     ops: the ops, in position order.
     edges: (producer, output or -1, consumer) by position, in file order,
       without repeated edges.
-    **extras: `extra`, `op_extra` and `edge_extra` of `OpGraph`.
+    **extras: `extra` and `edge_extra` of `OpGraph`.
 
   Raises:
-    FormatError: a value is no number, an edge is not three integers, or the
-      edges form a cycle.
+    FormatError: a value is no number, an edge is not three integers, or
+      `OpGraph` refuses the graph.
   """
   kinds = dict.fromkeys(kind for op in ops for kind in op.time_us)
   nan = float("nan")
@@ -262,6 +249,7 @@ def build_graph(
       kind: _floats("peak_us", [op.peak_us.get(kind, 0.0) for op in ops])
       for kind in dict.fromkeys(kind for op in ops for kind in op.peak_us)
     },
+    op_extra={i: op.extra for i, op in enumerate(ops) if op.extra},
     **extras,
   )
 
@@ -303,47 +291,3 @@ def _numbered(
       index.setdefault(name, len(index))
   numbers = [-1 if name is None else index[name] for name in names]
   return np.array(numbers, np.int32), tuple(index)
-
-
-def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
-  """Returns the graph of the given ops, renumbered; edges keep their order.
-
-  Args:
-    ops: [new_num_ops] distinct positions in any order. Op i of the result is op
-      `ops[i]` of `graph`; other ops and their edges are dropped.
-  """
-  rank = np.full(graph.num_ops, -1, np.int32)
-  rank[ops] = np.arange(len(ops), dtype=np.int32)
-  edges = np.flatnonzero(
-    (rank[graph.edge_src] >= 0) & (rank[graph.edge_dst] >= 0)
-  )
-  counts = np.diff(graph.output_offsets)[ops]
-  offsets = offsets_of(counts)
-  # The old index of each output: its op's first output plus its offset there.
-  within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-  was = np.repeat(graph.output_offsets[:-1][ops], counts) + within
-  return dataclasses.replace(
-    graph,
-    names=tuple(graph.names[i] for i in ops),
-    types=tuple(graph.types[i] for i in ops),
-    time_us={kind: us[ops] for kind, us in graph.time_us.items()},
-    output_offsets=offsets,
-    output_bytes=graph.output_bytes[was],
-    persistent_bytes=graph.persistent_bytes[ops],
-    temp_bytes=graph.temp_bytes[ops],
-    colocation=graph.colocation[ops],
-    layer=graph.layer[ops],
-    microbatch=graph.microbatch[ops],
-    edge_src=rank[graph.edge_src[edges]],
-    edge_output=graph.edge_output[edges],
-    edge_dst=rank[graph.edge_dst[edges]],
-    peak_us={kind: us[ops] for kind, us in graph.peak_us.items()},
-    op_extra={
-      int(rank[i]): extra for i, extra in graph.op_extra.items() if rank[i] >= 0
-    },
-    edge_extra={
-      int(np.searchsorted(edges, i)): extra
-      for i, extra in graph.edge_extra.items()
-      if rank[graph.edge_src[i]] >= 0 and rank[graph.edge_dst[i]] >= 0
-    },
-  )

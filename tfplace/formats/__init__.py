@@ -1,12 +1,13 @@
 """JSON file formats of graphs, clusters, placements and their figures."""
 
 from tfplace.formats.cluster import load_cluster, save_cluster
-from tfplace.formats.estimates import load_estimate, save_estimate
 from tfplace.formats.graph import load_graph, save_graph
 from tfplace.formats.results import (
   load_assignments,
+  load_estimate,
   load_evaluation,
   load_placement,
+  save_estimate,
   save_evaluation,
   save_placement,
 )

@@ -12,9 +12,10 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from tfplace.core.argument_checks import check_name
 from tfplace.errors import FormatError, TfplaceError, shown
 from tfplace.formats import files
 
@@ -22,11 +23,7 @@ Path = files.Path
 # After decompression; a graph of 10**6 ops takes about 250 MB.
 MAX_JSON_BYTES = 1 << 30
 MAX_JSON_VALUES = 32_000_000  # A parsed value takes about 100 bytes.
-MAX_NAME_LENGTH = 4096
 MAX_DEPTH = 100  # Nesting under an unknown key.
-# Maximum of values that are summed or divided. Sums of 10**8 quotients of two
-# such values, and the squares of these sums, stay finite.
-MAX_SUMMAND = 1e60
 # Graphs compress 20 to 40 times, decompression bombs 1000 times.
 MAX_GZIP_RATIO = 250
 _UNSUSPICIOUS_BYTES = 64 << 20
@@ -179,20 +176,23 @@ def as_list(value: Any, where: str) -> list[Any]:
   return value
 
 
+def elements(
+  data: Mapping[str, Any], key: str, where: str, most: int
+) -> list[Any]:
+  """Returns the required array `data[key]` of at most `most` elements."""
+  found = as_list(required(data, key, where), key)
+  if len(found) > most:
+    raise FormatError(f"{key}: {len(found)} elements, at most {most}")
+  return found
+
+
 def as_name(value: Any, where: str) -> str:
   """Checks that a value is a non-empty printable string and returns it."""
-  if not isinstance(value, str) or not value:
-    raise FormatError(f"{where}: expected a name, found {shown(value)}")
-  if len(value) > MAX_NAME_LENGTH:
-    raise FormatError(
-      f"{where}: name of {len(value)} characters, at most {MAX_NAME_LENGTH}"
-    )
-  if not value.isprintable():
-    raise FormatError(f"{where}: name {shown(value)} has a control character")
+  check_name(value, where)
   return value
 
 
-def as_number(value: Any, where: str, most: float = MAX_SUMMAND) -> float:
+def as_number(value: Any, where: str, most: float) -> float:
   """Checks that a value is a finite number from 0 to `most`."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     raise FormatError(f"{where}: expected a number, found {shown(value)}")
@@ -210,7 +210,7 @@ def as_number(value: Any, where: str, most: float = MAX_SUMMAND) -> float:
 
 
 def unknown_keys(
-  data: Mapping[str, Any], known: frozenset[str], where: str
+  data: Mapping[str, Any], known: Collection[str], where: str
 ) -> dict[str, Any]:
   """Returns the keys of an element that this version does not know.
 

@@ -1,32 +1,21 @@
-"""Placement and evaluation files (`tfplace.{placement,evaluation}.v1`)."""
+"""Files of placements, evaluations and estimates."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from tfplace.core.estimate import Estimate
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import FormatError, shown
-from tfplace.formats import json_file
+from tfplace.formats import codec, json_file
 
 PLACEMENT = "tfplace.placement.v1"
 EVALUATION = "tfplace.evaluation.v1"
+ESTIMATE = "tfplace.estimate.v1"
 _SOURCES = ("simulated", "measured")
 _PLACEMENT_KEYS = frozenset({"format", "graph", "assignments", "order"})
-_EVALUATION_KEYS = frozenset(
-  [
-    "format",
-    "step_time_us",
-    "feasible",
-    "peak_memory_bytes",
-    "busy_us",
-    "bytes_moved",
-    "lower_bound_us",
-    "source",
-  ]
-)
 
 
 def load_assignments(path: json_file.Path) -> dict[str, str]:
@@ -109,9 +98,8 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
 
 
 def _assignments(data: Mapping[str, Any]) -> dict[str, str]:
-  assignments = json_file.as_object(
-    json_file.required(data, "assignments", "placement"), "assignments"
-  )
+  found = json_file.required(data, "assignments", "placement")
+  assignments = json_file.as_object(found, "assignments")
   return {
     op: json_file.as_name(device, f"assignments[{shown(op)}]")
     for op, device in assignments.items()
@@ -146,61 +134,31 @@ def save_evaluation(evaluation: Evaluation, path: json_file.Path) -> None:
 
 def evaluation_from_json(data: Mapping[str, Any]) -> Evaluation:
   """Converts a parsed file; a FormatError names the element and value."""
-  values = {
-    k: json_file.required(data, k, "evaluation") for k in _EVALUATION_KEYS
-  }
-  if not isinstance(values["feasible"], bool):
+  evaluation = codec.from_json(Evaluation, data, "evaluation")
+  if evaluation.source not in _SOURCES:
     raise FormatError(
-      f"feasible: {shown(values['feasible'])} is not true or false"
+      f"source: {shown(evaluation.source)} is not one of {_SOURCES}"
     )
-  if values["source"] not in _SOURCES:
-    raise FormatError(
-      f"source: {shown(values['source'])} is not one of {_SOURCES}"
-    )
-  step, number = values["step_time_us"], json_file.as_number
-  return Evaluation(
-    step_time_us=math.inf
-    if step is None
-    else number(step, "step_time_us", math.inf),
-    feasible=values["feasible"],
-    peak_memory_bytes=_numbers(values, "peak_memory_bytes"),
-    busy_us=_numbers(values, "busy_us"),
-    bytes_moved=number(values["bytes_moved"], "bytes_moved", math.inf),
-    lower_bound_us=number(values["lower_bound_us"], "lower_bound_us", math.inf),
-    source=values["source"],
-    extra=json_file.unknown_keys(data, _EVALUATION_KEYS, "evaluation"),
-  )
-
-
-def _numbers(values: Mapping[str, Any], key: str) -> dict[str, float]:
-  items = json_file.as_object(values[key], key).items()
-  return {
-    json_file.as_name(device, key): json_file.as_number(
-      value, f"{key}[{shown(device)}]", math.inf
-    )
-    for device, value in items
-  }
+  return evaluation
 
 
 def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
-  """Converts an evaluation to JSON.
+  """Converts an evaluation to JSON; the step of a failed one becomes null."""
+  return {"format": EVALUATION, **codec.to_json(evaluation)}
 
-  An infinite `step_time_us` (a failed measurement) becomes null because JSON
-  has no infinity.
-  """
-  number = json_file.plain_number
-  step = evaluation.step_time_us
-  return {
-    "format": EVALUATION,
-    "step_time_us": number(step) if math.isfinite(step) else None,
-    "feasible": evaluation.feasible,
-    "peak_memory_bytes": {
-      device: number(size)
-      for device, size in evaluation.peak_memory_bytes.items()
-    },
-    "busy_us": {d: number(t) for d, t in evaluation.busy_us.items()},
-    "bytes_moved": number(evaluation.bytes_moved),
-    "lower_bound_us": number(evaluation.lower_bound_us),
-    "source": evaluation.source,
-    **evaluation.extra,
-  }
+
+def load_estimate(path: json_file.Path) -> Estimate:
+  """Reads an estimate; a FormatError names the file, element and value."""
+  data = json_file.read_json(path, ESTIMATE)
+  with json_file.errors_naming(path):
+    return codec.from_json(Estimate, data, "estimate")
+
+
+def save_estimate(estimate: Estimate, path: json_file.Path) -> None:
+  """Writes an estimate atomically; raises FormatError if it cannot."""
+  json_file.write_json(path, estimate_to_json(estimate))
+
+
+def estimate_to_json(estimate: Estimate) -> dict[str, Any]:
+  """Converts an estimate to JSON; unlimited memory becomes null."""
+  return {"format": ESTIMATE, **codec.to_json(estimate)}

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import keras
 
-from tfplace.core import colocation
+from tfplace.core import graph_edits
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ApplyError, FormatError
 from tfplace.extraction import TracedStep
@@ -52,7 +52,7 @@ def grouped(
   groups = _slot_groups(graph, model)
   for names in keep_together:
     groups.append([op for name in names for op in _ops(graph, traced, name)])
-  return colocation.keep_together(graph, groups)
+  return graph_edits.keep_together(graph, groups)
 
 
 def _slot_groups(graph: OpGraph, model: keras.Model) -> list[list[int]]:
@@ -74,7 +74,7 @@ def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
   wanted = {name} & known or set(fnmatch.filter(known, name))
   if not wanted:
     try:
-      return colocation.matching(graph, name)
+      return graph_edits.matching(graph, name)
     except FormatError:
       raise ApplyError(
         f"keep_together names {name!r}, which is no layer of model"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.op_graph import subgraph
+from tfplace.core.graph_edits import subgraph
 from tfplace.placers.coarsen import Coarsening
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables

@@ -1,10 +1,9 @@
 """Groups of ops that a user keeps on one device, on a graph made by hand."""
 
-import numpy as np
 import pytest
 
 from tfplace.core import Cluster, Device, OpSpec, Problem, build_graph
-from tfplace.core.colocation import keep_together, matching
+from tfplace.core.graph_edits import keep_together, matching
 from tfplace.errors import FormatError
 
 CLUSTER = Cluster("one", (Device("/device:CPU:0", "CPU"),))
@@ -26,12 +25,6 @@ def test_groups_that_meet_are_merged_and_the_others_stay():
   assert Problem(graph, CLUSTER).group_of.tolist() == [0, 0, 0, 1, 2, 2, 2]
   assert graph.colocation_names == ("net/a", "net_1/a")
   assert graph.colocation.tolist() == [0, 0, 0, -1, 1, 1, 1]
-
-
-def test_without_constraints_the_groups_are_the_same():
-  before = Problem(_graph(), CLUSTER).group_of
-  after = Problem(keep_together(_graph(), []), CLUSTER).group_of
-  np.testing.assert_array_equal(after, before)
 
 
 def test_a_pattern_takes_ops_and_scopes():

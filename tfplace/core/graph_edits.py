@@ -1,4 +1,4 @@
-"""Groups of ops that a user keeps on one device."""
+"""Copies of graphs: some of the ops, or other ops that share a device."""
 
 import collections
 import dataclasses
@@ -7,9 +7,54 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from tfplace.core.csr import offsets_of
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.paths import DisjointSets
 from tfplace.errors import FormatError
+
+
+def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
+  """Returns the graph of the given ops, renumbered; edges keep their order.
+
+  Args:
+    ops: [new_num_ops] distinct positions in any order. Op i of the result is op
+      `ops[i]` of `graph`; other ops and their edges are dropped.
+  """
+  rank = np.full(graph.num_ops, -1, np.int32)
+  rank[ops] = np.arange(len(ops), dtype=np.int32)
+  edges = np.flatnonzero(
+    (rank[graph.edge_src] >= 0) & (rank[graph.edge_dst] >= 0)
+  )
+  counts = np.diff(graph.output_offsets)[ops]
+  offsets = offsets_of(counts)
+  # The old index of each output: its op's first output plus its offset there.
+  within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+  was = np.repeat(graph.output_offsets[:-1][ops], counts) + within
+  return dataclasses.replace(
+    graph,
+    names=tuple(graph.names[i] for i in ops),
+    types=tuple(graph.types[i] for i in ops),
+    time_us={kind: us[ops] for kind, us in graph.time_us.items()},
+    output_offsets=offsets,
+    output_bytes=graph.output_bytes[was],
+    persistent_bytes=graph.persistent_bytes[ops],
+    temp_bytes=graph.temp_bytes[ops],
+    colocation=graph.colocation[ops],
+    layer=graph.layer[ops],
+    microbatch=graph.microbatch[ops],
+    edge_src=rank[graph.edge_src[edges]],
+    edge_output=graph.edge_output[edges],
+    edge_dst=rank[graph.edge_dst[edges]],
+    peak_us={kind: us[ops] for kind, us in graph.peak_us.items()},
+    op_extra={
+      int(rank[i]): extra for i, extra in graph.op_extra.items() if rank[i] >= 0
+    },
+    edge_extra={
+      int(np.searchsorted(edges, i)): extra
+      for i, extra in graph.edge_extra.items()
+      if rank[graph.edge_src[i]] >= 0 and rank[graph.edge_dst[i]] >= 0
+    },
+  )
 
 
 def keep_together(graph: OpGraph, groups: Iterable[Sequence[int]]) -> OpGraph:
