@@ -29,8 +29,7 @@ from benchmarks.lib import Options
 from tfplace.bin import cli
 from tfplace.cost.kernels import convolution, gemm, memory_bound, parameters
 from tfplace.cost.kernels.convolution import ConvolutionParameters
-from tfplace.cost.kernels.correction import Correction
-from tfplace.cost.kernels.forest import Forest
+from tfplace.cost.kernels.correction import Correction, Forest
 from tfplace.cost.kernels.gemm import GemmParameters
 from tfplace.cost.kernels.memory_bound import MemoryParameters
 from tfplace.cost.kernels.rates import Limits

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tfplace import cost
-from tfplace.core.op_costs import OpCosts
 from tfplace.core.presets import cluster_preset
+from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
 from tfplace.errors import TfplaceError
 from tfplace.extraction.traced import TracedStep

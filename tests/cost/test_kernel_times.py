@@ -9,8 +9,12 @@ import pytest
 from tfplace.core.gpu_hardware import gpu_hardware
 from tfplace.core.hardware import GPUS
 from tfplace.cost.kernels import parameters, tiles
-from tfplace.cost.kernels.correction import Correction, fullness, quadratic
-from tfplace.cost.kernels.forest import Forest
+from tfplace.cost.kernels.correction import (
+  Correction,
+  Forest,
+  fullness,
+  quadratic,
+)
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.rates import rates
 from tfplace.cost.kernels.times import times_us

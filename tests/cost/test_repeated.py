@@ -7,7 +7,7 @@ from keras import layers
 
 import tfplace
 from tfplace.core.microbatches import MicrobatchConfig
-from tfplace.cost import estimate, op_graph
+from tfplace.cost import op_classes, op_graph
 from tfplace.extraction import trace_keras
 
 CLUSTER = tfplace.cluster_preset("v100x2")
@@ -43,15 +43,15 @@ def test_each_microbatch_costs_what_it_costs_alone(
   model = build()
   model.compile("adam", "mse", jit_compile=False)
   traced = trace_keras(model, 8, microbatches=MicrobatchConfig(microbatches))
-  find, found = estimate.repeated_in, {}
+  find, found = op_classes.repeated_ops, {}
 
   def recorded(*args):
     found.update(find(*args))
     return found
 
-  monkeypatch.setattr(estimate, "repeated_in", recorded)
+  monkeypatch.setattr(op_classes, "repeated_ops", recorded)
   once = op_graph(traced, CLUSTER)
-  monkeypatch.setattr(estimate, "repeated_in", lambda *args: {})
+  monkeypatch.setattr(op_classes, "repeated_ops", lambda *args: {})
   each = op_graph(traced, CLUSTER)
   for kind, time_us in each.time_us.items():
     np.testing.assert_array_equal(once.time_us[kind], time_us)
@@ -69,9 +69,9 @@ def test_each_microbatch_costs_what_it_costs_alone(
 def test_what_is_not_split_repeats_nothing(monkeypatch):
   model = image()
   model.compile("sgd", "mse", jit_compile=False)
-  find, found = estimate.repeated_in, []
+  find, found = op_classes.repeated_ops, []
   monkeypatch.setattr(
-    estimate, "repeated_in", lambda *args: found.append(find(*args)) or {}
+    op_classes, "repeated_ops", lambda *args: found.append(find(*args)) or {}
   )
   op_graph(trace_keras(model, 8), CLUSTER)
   assert found == [{}]

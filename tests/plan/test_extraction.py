@@ -12,8 +12,8 @@ import tensorflow as tf
 import tfplace
 from tfplace.bin import extract as extract_command
 from tfplace.bin import place as place_command
-from tfplace.core.op_costs import OpCosts
 from tfplace.core.presets import cluster_preset
+from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
 from tfplace.formats.graph import graph_to_json
 from tfplace.plan import sources

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph, tensor_util
 
 from tfplace.cost import estimate, sizes
+from tfplace.cost.op_classes import OpClasses, Specs
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes
 
@@ -138,7 +139,7 @@ class CallCosts:
   def _of_body(self, body: Body) -> CallCost:
     calls = self.of_graph(body.graph)
     specs = sizes.output_specs(body.graph, check_placeholders=False)
-    own = self._op_times(body.graph_def, body.graph, specs)
+    own = self._op_times(OpClasses(body.graph_def, body.graph, specs))
     total = {
       kind: sum(
         calls[op.name].time_us[kind]
@@ -170,7 +171,7 @@ def rejected_in(costs: Iterable[CallCost]) -> dict[str, str]:
 
 
 def _peak_bytes(
-  body: tf.Graph, specs: estimate.Specs, calls: Mapping[str, CallCost]
+  body: tf.Graph, specs: Specs, calls: Mapping[str, CallCost]
 ) -> float:
   """Returns the peak bytes in the order of ops, without the inputs."""
   ops = [op for op in body.get_operations() if op.type != "Placeholder"]
@@ -185,9 +186,7 @@ def _peak_bytes(
 
 
 def _freed_bytes(
-  op: tf.Operation,
-  last: Mapping[Any, tf.Operation],
-  specs: Mapping[str, tuple[sizes.TensorSpec, ...]],
+  op: tf.Operation, last: Mapping[Any, tf.Operation], specs: Specs
 ) -> float:
   """Returns the bytes that no later op reads, including outputs."""
   read: Iterable[tf.Tensor] = {t.ref(): t for t in op.inputs}.values()

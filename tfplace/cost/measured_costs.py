@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.op_costs import OpCosts
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
 from tfplace.errors import MeasurementError
 

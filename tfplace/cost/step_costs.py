@@ -4,15 +4,17 @@
 inlined.
 """
 
+import functools
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tfplace.core.op_costs import OpCosts
-from tfplace.cost import calls, estimate
+from tfplace.core.protocols import OpCosts
+from tfplace.cost import calls, op_classes
 from tfplace.cost.assemble import Step, by_op
+from tfplace.cost.estimate import OpTimer, class_times
 
 _logger = logging.getLogger("tfplace")
 _LISTED = 3  # rejected ops in a warning
@@ -29,10 +31,10 @@ class GrapplerCosts:
 
   def op_costs(self, step: Step) -> OpCosts:
     """See `CostModel` and `estimated_costs`."""
-    return estimated_costs(step, estimate.GrapplerTimer(step.hardware))
+    return estimated_costs(step, functools.partial(class_times, step.hardware))
 
 
-def estimated_costs(step: Step, op_times: estimate.OpTimer) -> OpCosts:
+def estimated_costs(step: Step, op_times: OpTimer) -> OpCosts:
   """Estimates the costs of a step's ops; a call costs what its body does.
 
   Only calls have temporary bytes: the most that their body holds at once. Loops
@@ -47,8 +49,9 @@ def estimated_costs(step: Step, op_times: estimate.OpTimer) -> OpCosts:
   Raises:
     ExtractionError: TensorFlow rejects a function.
   """
-  repeated = estimate.repeated_in(step.graph_def, step.tf_graph, step.outputs)
-  own = op_times(step.graph_def, step.tf_graph, step.outputs, repeated)
+  graph = step.graph_def, step.tf_graph, step.outputs
+  repeated = op_classes.repeated_ops(*graph)
+  own = op_times(op_classes.OpClasses(*graph, repeated))
   called = calls.CallCosts(step.graph_def, op_times).of_graph(
     step.tf_graph, repeated
   )

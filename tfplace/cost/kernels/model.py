@@ -2,14 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
 from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.core.op_costs import OpCosts
-from tfplace.cost import estimate, step_costs
+from tfplace.core.protocols import OpCosts
+from tfplace.cost import estimate, op_classes, step_costs
 from tfplace.cost.assemble import Step
 from tfplace.cost.kernels import ops, parameters
 from tfplace.cost.kernels.rates import peak_of
@@ -56,7 +55,7 @@ def _at_peak(kind: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Timer:
-  """Times ops: of CPUs by Grappler, of GPUs by kernels.
+  """`estimate.OpTimer`: of CPUs by Grappler, of GPUs by kernels.
 
   Attributes:
     hardware: kinds that Grappler estimates.
@@ -70,17 +69,9 @@ class _Timer:
   parameters: parameters.KernelParameters
   tensor_float_32: bool
 
-  def __call__(
-    self,
-    graph_def: tf.compat.v1.GraphDef,
-    graph: tf.Graph,
-    specs: estimate.Specs,
-    repeated: Mapping[str, str] = MappingProxyType({}),
-  ) -> estimate.OpTimes:
-    """Implements `estimate.OpTimer`."""
-    classes = estimate.OpClasses(graph_def, graph, specs, repeated)
-    found = estimate.class_times(graph_def, specs, self.hardware, classes)
-    kernels = self._kernels(graph, specs, classes)
+  def __call__(self, classes: op_classes.OpClasses) -> estimate.OpTimes:
+    found = estimate.class_times(self.hardware, classes)
+    kernels = self._kernels(classes)
     times = {**found.time_us}
     for kind, gpu in self.gpus.items():
       each = times_us([*kernels.values()], gpu, self.parameters).tolist()
@@ -97,19 +88,14 @@ class _Timer:
         }
     return estimate.OpTimes(times, found.rejected)
 
-  def _kernels(
-    self,
-    graph: tf.Graph,
-    specs: estimate.Specs,
-    classes: estimate.OpClasses,
-  ) -> dict[str, ops.Kernel]:
+  def _kernels(self, classes: op_classes.OpClasses) -> dict[str, ops.Kernel]:
     """Class -> the kernel of its ops; classes without one are absent."""
     members: dict[str, str] = {}
     for name, representative in classes.of_op.items():
       members.setdefault(representative, name)
-    result = {}
+    result, specs = {}, classes.specs
     for representative, name in members.items():
-      op = graph.get_operation_by_name(name)
+      op = classes.graph.get_operation_by_name(name)
       inputs = [specs[t.op.name][t.value_index] for t in op.inputs]
       view = ops.Op(op.type, op.node_def.attr, inputs, specs[name])
       kernel = ops.kernel_of(view, self.tensor_float_32)

@@ -9,16 +9,15 @@ import functools
 import hashlib
 import json
 import pathlib
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 from tfplace.cost.kernels.convolution import ConvolutionParameters
-from tfplace.cost.kernels.correction import Correction
-from tfplace.cost.kernels.forest import Forest
 from tfplace.cost.kernels.gemm import GemmParameters
 from tfplace.cost.kernels.memory_bound import MemoryParameters
 from tfplace.cost.kernels.rates import Limits
-from tfplace.cost.kernels.tiles import TileParameters
 
 PATH = pathlib.Path(__file__).with_name("parameters.json")
 
@@ -48,25 +47,22 @@ class KernelParameters:
 
 def from_json(data: Mapping[str, Any]) -> KernelParameters:
   """The parameters of plain data."""
-  memory = {
-    name: MemoryParameters(
-      values["share"],
-      values["latency_us"],
-      _correction(values["correction"]) if values["correction"] else None,
-    )
-    for name, values in data["memory"].items()
-  }
-  convolution = {**data["convolution"]}
-  convolution["tiles"] = TileParameters(**convolution["tiles"])
-  convolution["winograd_share"] = tuple(convolution["winograd_share"])
-  convolution["correction"] = _correction(convolution["correction"])
-  return KernelParameters(
-    Limits(**data["limits"]),
-    _gemm(data["matmul"]),
-    _gemm(data["batch_matmul"]),
-    ConvolutionParameters(**convolution),
-    memory,
-  )
+  return _built(KernelParameters, data)
+
+
+def _built(hint: Any, data: Any) -> Any:
+  """Builds a value of a field's type: a dataclass, or what its fields hold."""
+  if dataclasses.is_dataclass(hint):
+    hints = typing.get_type_hints(hint)
+    known = [f.name for f in dataclasses.fields(hint) if f.name in data]
+    fields = {name: _built(hints[name], data[name]) for name in known}
+    return typing.cast(Any, hint)(**fields)
+  origin, inner = typing.get_origin(hint), typing.get_args(hint)
+  if origin is types.UnionType:
+    return None if data is None else _built(inner[0], data)
+  if origin is Mapping:
+    return {name: _built(inner[1], value) for name, value in data.items()}
+  return tuple(data) if origin is tuple else data
 
 
 @functools.cache
@@ -79,16 +75,3 @@ def load() -> KernelParameters:
 def version() -> str:
   """A digest that changes with the parameters."""
   return hashlib.sha256(PATH.read_bytes()).hexdigest()[:12]
-
-
-def _gemm(data: Mapping[str, Any]) -> GemmParameters:
-  return GemmParameters(
-    TileParameters(**data["tiles"]), _correction(data["correction"])
-  )
-
-
-def _correction(data: Mapping[str, Any]) -> Correction:
-  forest = data.get("forest")
-  return Correction(
-    data["coefficients"], None if forest is None else Forest(**forest)
-  )
