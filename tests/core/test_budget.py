@@ -21,12 +21,6 @@ def test_rest_excludes_what_was_used_and_is_never_negative():
   assert Budget(1e6).minus(12, seconds=2e6).seconds == 0
 
 
-def test_budget_is_over_without_seconds_or_without_evaluations():
-  assert Budget(0.0).is_over
-  assert Budget(1e6, 0).is_over
-  assert not Budget(1e6, 1).is_over
-
-
 @pytest.mark.parametrize("budget_s", [0, -1, float("inf"), float("nan"), "9"])
 def test_seconds_must_be_finite_and_above_zero(budget_s):
   with pytest.raises(TfplaceError, match="budget_s is"):

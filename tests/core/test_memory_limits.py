@@ -1,6 +1,5 @@
 """Memory limits that a user sets."""
 
-import numpy as np
 import pytest
 
 from tfplace.core import Cluster, Device
@@ -27,15 +26,6 @@ def test_a_device_that_is_not_there_is_named(name):
   with pytest.raises(FormatError, match=r"no device.*GPU:10") as caught:
     with_max_memory(_cluster(), {name: 1})
   assert repr(name) in str(caught.value)
-
-
-def test_a_name_of_devices_of_two_hosts_is_refused():
-  tasks = ("/job:w/task:0/device:CPU:0", "/job:w/task:1/device:CPU:0")
-  cluster = Cluster("two", tuple(Device(name, "CPU") for name in tasks))
-  with pytest.raises(FormatError, match="2 devices"):
-    with_max_memory(cluster, {"CPU:0": 1})
-  limited = with_max_memory(cluster, {"/task:1/device:CPU:0": 1})
-  assert limited.memory_bytes.tolist() == [np.inf, 1]
 
 
 def test_invalid_size_is_named_with_its_device():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from tfplace.core import OpSpec, build_graph, paths
-from tfplace.core.csr import all_of_group, csr, group_sums, offsets_of
+from tfplace.core.csr import all_of_group, csr, group_sums
 
 
 def diamond():
@@ -44,21 +44,6 @@ def test_an_output_is_sent_once_to_each_device_that_reads_it():
   assert transfer_of.tolist() == [1, -1, -1, 2, 1, 0]
 
 
-def test_no_transfers_on_one_device_and_without_edges():
-  edges, transfer_of = paths.transfers(diamond(), np.zeros(4, int))
-  assert not len(edges)
-  assert set(transfer_of.tolist()) == {-1}
-  empty = build_graph("empty", [], [])
-  assert not len(paths.transfers(empty, np.zeros(0, int))[0])
-  assert not len(paths.upward_ranks(empty, np.zeros(0)))
-
-
-def test_a_cycle_leaves_ops_without_a_place():
-  # 0 -> 1 -> 2 -> 1: only 0 has a place.
-  order = paths.topological_order(np.array([0, 1, 2, 3]), np.array([1, 2, 1]))
-  assert order.tolist() == [0]
-
-
 def test_sets_are_named_by_their_least_member():
   sets = paths.DisjointSets(5)
   assert sets.union(3, 4) == 3
@@ -77,12 +62,6 @@ def test_entries_of_a_row_are_sorted_by_the_first_key_first():
   rows, first, second = np.zeros(4, int), [1, 0, 1, 0], [0, 5, 0, 4]
   _, order = csr(rows, 1, np.array(first), np.array(second))
   assert order.tolist() == [3, 1, 0, 2]
-
-
-def test_offsets_of_nothing():
-  assert offsets_of(np.zeros(0, int)).tolist() == [0]
-  offsets, order = csr(np.zeros(0, int), 2)
-  assert (offsets.tolist(), order.tolist()) == ([0, 0, 0], [])
 
 
 def test_sums_of_groups_are_those_of_add_at():

@@ -1,6 +1,5 @@
 """The cost model of kernel times on whole steps."""
 
-import dataclasses
 import pathlib
 import re
 
@@ -12,7 +11,7 @@ import tfplace
 from tfplace import cost
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.presets import cluster_preset
-from tfplace.cost.kernels import model, parameters
+from tfplace.cost.kernels import parameters
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.times import times_us
 from tfplace.errors import ProblemError
@@ -65,27 +64,6 @@ def test_it_is_the_default_and_times_kernels_by_the_parameters():
   np.testing.assert_allclose(found, expected)
 
 
-def test_other_parameters_give_other_times(monkeypatch):
-  before, _ = _times(cluster_preset("v100x1"))
-  loaded = parameters.load()
-  halved = dataclasses.replace(
-    loaded.limits, bandwidth_share=loaded.limits.bandwidth_share / 2
-  )
-  slow = dataclasses.replace(loaded, limits=halved)
-  monkeypatch.setattr(model.parameters, "load", lambda: slow)
-  after, _ = _times(cluster_preset("v100x1"))
-  assert after["relu"] == pytest.approx(2 * before["relu"])
-
-
-def test_cpus_keep_grapplers_estimates():
-  cluster = cluster_preset("v100x1")
-  _, graph = _times(cluster)
-  by_grappler = cost.op_graph(_step(), cluster, cost_model="grappler")
-  np.testing.assert_array_equal(
-    graph.time_us["CPU"], by_grappler.time_us["CPU"]
-  )
-
-
 def test_tensor_float_32_follows_the_argument_then_tensorflow():
   cluster = cluster_preset("a100x1")
   on, _ = _times(cluster, tensor_float_32=True)
@@ -101,13 +79,6 @@ def test_tensor_float_32_follows_the_argument_then_tensorflow():
     tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
-def test_halves_take_tensor_cores_and_half_the_traffic():
-  single, _ = _times(cluster_preset("v100x1"))
-  half, _ = _times(cluster_preset("v100x1"), tf.float16)
-  assert half["product"] < single["product"] / 2
-  assert half["relu"] < single["relu"]
-
-
 def test_the_cache_keeps_costs_and_tf32_apart():
   def key(costs):
     cluster = cluster_preset("a100x1")
@@ -120,14 +91,6 @@ def test_the_cache_keeps_costs_and_tf32_apart():
     assert key("kernels") != before
   finally:
     tf.config.experimental.enable_tensor_float_32_execution(True)
-
-
-def test_a_card_of_a_data_sheet_needs_neither_cores_nor_clock():
-  times, graph = _times(_cluster(CARD))
-  # Not faster than its TF32 peak.
-  assert 2 * SIDE**3 / times["product"] < 74.8e6
-  assert "grappler" not in graph.extra["costs"]
-  assert cost.op_graph(_step(), _cluster(CARD), cost_model="grappler")
 
 
 @pytest.mark.parametrize(
@@ -178,13 +141,6 @@ def test_time_at_peak_follows_the_precision(dtype, tensor_float_32, gflops):
   assert at_peak[graph.index["product"]] == pytest.approx(expected)
   assert at_peak[graph.index["relu"]] == 0.0
   assert at_peak[graph.index["product"]] <= graph.time_us["GPU"].max()
-
-
-def test_time_at_peak_survives_a_file(tmp_path):
-  _, graph = _times(cluster_preset("a100x1"))
-  tfplace.save_graph(graph, tmp_path / "g.json")
-  loaded = tfplace.load_graph(tmp_path / "g.json")
-  np.testing.assert_array_equal(loaded.peak_us["GPU"], graph.peak_us["GPU"])
 
 
 @pytest.mark.parametrize("costs", ["kernels", "grappler"])

@@ -32,16 +32,6 @@ def test_ops_that_were_measured_at_zero_do_not_scale_the_rest():
   np.testing.assert_equal(graph.time_us["GPU"], [8.0, 0.0, 0.0, NAN, 4.0])
 
 
-def test_a_kind_cannot_learn_to_run_an_op_by_measurement():
-  graph = with_measured_times(_graph(), "GPU", {"a": 4.0, "host": 1.0})
-  assert np.isnan(graph.time_us["GPU"][3])
-
-
-def test_names_that_the_graph_lacks_are_ignored():
-  graph = with_measured_times(_graph(), "GPU", {"a": 4.0, "fused": 9.0})
-  np.testing.assert_equal(graph.time_us["GPU"], _graph().time_us["GPU"])
-
-
 @pytest.mark.parametrize("time_us", [-1.0, NAN, float("inf")])
 def test_times_that_are_none_are_refused_by_name(time_us):
   with pytest.raises(MeasurementError, match=f"'a' was measured at {time_us}"):

@@ -94,14 +94,6 @@ def test_cluster_round_trip_keeps_unknown_keys(tmp_path):
   assert second.links == cluster.links
 
 
-def test_links_of_one_channel_share_it_and_others_have_their_own(tmp_path):
-  data = changed(CLUSTER, "links", 1, "channel", "pcie")
-  shared = formats.load_cluster(write(tmp_path / "c.json", data))
-  assert shared.channel.tolist() == [[-1, 0], [0, -1]]
-  own = formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
-  assert own.channel.tolist() == [[-1, 0], [1, -1]]
-
-
 GRAPH_ERRORS = {
   "missing op key": (("ops", 0, "time_us", None), "ops[0] 'a'", "time_us"),
   "missing name": (("name", None), "graph", "name"),
@@ -262,13 +254,6 @@ def test_broken_placement_is_refused_by_op_and_device(problem, tmp_path, case):
     formats.load_placement(path, problem)
   assert str(path) in str(caught.value)
   assert words in str(caught.value)
-
-
-def test_placement_of_another_graph_is_refused(problem, tmp_path):
-  path = tmp_path / "p.json"
-  data = {"format": "tfplace.placement.v1", "graph": "big", "assignments": {}}
-  with pytest.raises(FormatError, match="of graph 'big', not of 'tiny'"):
-    formats.load_placement(write(path, data), problem)
 
 
 def test_evaluation_round_trip_with_a_step_that_never_ended(tmp_path):
