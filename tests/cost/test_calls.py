@@ -1,8 +1,11 @@
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfplace.core.presets import cluster_preset
 from tfplace.cost import calls, op_graph
+from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import TracedStep
 
 SIDE = 256
@@ -89,6 +92,23 @@ def test_a_bodys_tensors_are_temporary_bytes_of_the_call():
   graph = _costs(_loop(7, body))
   temp = graph.temp_bytes[_of_type(graph, *WHILE)]
   assert 3 * MATRIX_BYTES <= temp < 3 * MATRIX_BYTES + 1000
+
+
+def test_a_recurrent_layers_steps_count_forward_and_backward():
+  inputs = keras.Input((12, 64))
+  outputs = keras.layers.GRU(64)(inputs)
+  model = keras.Model(inputs, outputs)
+  model.compile("sgd", "mse", jit_compile=False)
+  graph = op_graph(trace_keras(model, 32), cluster_preset("k80x1"))
+  assert not {"unknown_trip_counts", "unknown_shapes"} & set(graph.extra)
+  loops = [i for i, t in enumerate(graph.types) if t in WHILE]
+  # [32, 64] x [64, 192] twice and 12 times forward, twice that backward.
+  flops = 12 * 2 * 2 * 32 * 64 * 192
+  peak = 13 * 192 * 875 * 2.0  # flops per us of a K80
+  forward, backward = sorted(graph.time_us["GPU"][loops])
+  assert forward > flops / peak
+  assert backward > 2 * flops / peak
+  assert np.isfinite(backward)
 
 
 def test_a_body_brings_only_the_functions_that_it_reaches():

@@ -4,7 +4,6 @@ import errno
 import gzip
 import json
 import os
-import signal
 import socket
 import stat
 import subprocess
@@ -79,29 +78,12 @@ TO_STDOUT = (
 )
 
 
-@pytest.mark.parametrize(
-  ("kind", "name"),
-  [
-    ("pipe", "/dev/stdout"),
-    ("file", "/proc/self/fd/1"),
-    ("socket", "/dev/stdout"),
-  ],
-)
-def test_standard_output_keeps_what_is_printed_around(tmp_path, kind, name):
-  command = [sys.executable, "-c", TO_STDOUT, name]
-  ours = tmp_path / "out"
-  if kind == "pipe":
-    text = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-  elif kind == "socket":
-    near, far = socket.socketpair()
-    with near, far:
-      subprocess.run(command, check=True, stdout=far)
-      text = near.recv(1000)
-  else:
-    with open(ours, "wb") as file:
-      subprocess.run(command, check=True, stdout=file)
-    text = ours.read_bytes()
-  assert text == b"before\ncontent\nafter\n"
+@pytest.mark.parametrize("name", ["/dev/stdout", "/proc/self/fd/1"])
+def test_standard_output_keeps_what_is_printed_around(tmp_path, name):
+  with open(tmp_path / "out", "wb") as file:
+    command = [sys.executable, "-c", TO_STDOUT, name]
+    subprocess.run(command, check=True, stdout=file)
+  assert (tmp_path / "out").read_bytes() == b"before\ncontent\nafter\n"
 
 
 def test_a_link_stays_and_what_it_points_at_is_replaced(tmp_path):
@@ -311,21 +293,3 @@ def test_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     json_file.write_json(path, {"new": 1})
   assert path.read_text() == "old"
   assert os.listdir(tmp_path) == ["g.json"]
-
-
-def test_killed_write_leaves_the_old_file_whole(tmp_path):
-  path = tmp_path / "g.json"
-  path.write_text('{"old": 1}')
-  code = (
-    "import sys, tfplace.formats.json_file as j\n"
-    "print('go', flush=True)\n"
-    "while True: j.write_json(sys.argv[1], {'new': 'x' * 5_000_000})\n"
-  )
-  process = subprocess.Popen(
-    [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE
-  )
-  process.stdout.readline()
-  time.sleep(0.05)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  assert json.loads(path.read_text()) in ({"old": 1}, {"new": "x" * 5_000_000})

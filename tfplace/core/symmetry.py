@@ -12,17 +12,15 @@ import numpy as np
 from scipy import optimize
 
 from tfplace.core.cluster import MESSAGE_COSTS, Cluster
-from tfplace.core.problem import Problem
 
 
 def swappable(cluster: Cluster, i: int, j: int) -> bool:
   """Returns True if swapping two devices and their links changes nothing."""
-  a, b = cluster.devices[i], cluster.devices[j]
-  if (a.kind, a.memory_bytes, a.op_overhead_us) != (
-    b.kind,
-    b.memory_bytes,
-    b.op_overhead_us,
-  ):
+  one, other = (
+    (device.kind, device.memory_bytes, device.op_overhead_us)
+    for device in (cluster.devices[i], cluster.devices[j])
+  )
+  if one != other:
     return False
   order = np.arange(cluster.num_devices)
   order[[i, j]] = j, i
@@ -38,23 +36,6 @@ def _shares(channel: np.ndarray) -> np.ndarray:
   """Renumbers channels so that equal sharing gives equal matrices."""
   _, first, inverse = np.unique(channel, return_index=True, return_inverse=True)
   return np.where(channel < 0, -1, first[inverse.reshape(channel.shape)])
-
-
-_MAX_ALIKE = 4  # Devices per chain, which limits its namings.
-
-
-def alike_devices(problem: Problem) -> list[list[int]]:
-  """Finds chains of devices in which neighbors can be swapped."""
-  chains: list[list[int]] = []
-  for device in range(problem.cluster.num_devices):
-    last = chains[-1] if chains else []
-    if 0 < len(last) < _MAX_ALIKE and swappable(
-      problem.cluster, last[-1], device
-    ):
-      last.append(device)
-    else:
-      chains.append([device])
-  return [chain for chain in chains if len(chain) > 1]
 
 
 def device_classes(cluster: Cluster) -> np.ndarray:

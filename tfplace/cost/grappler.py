@@ -205,24 +205,19 @@ def _slowed(
 
   Grappler rounds down to whole microseconds, so small ops would take no time.
   """
-  lanes = 1.0
+  factor = float(hardware.frequency * hardware.num_cores)
   slow = DeviceProperties()
   slow.CopyFrom(hardware)
   if hardware.type == "GPU":
-    lanes = _lanes(hardware) / _lanes_of("2")
+    factor = factor * _lanes(hardware.environment["architecture"]) / _lanes("2")
     slow.environment["architecture"] = "2"
-  factor = hardware.frequency * hardware.num_cores * lanes
   slow.frequency = slow.num_cores = 1
   slow.memory_size = _NO_LIMIT
   slow.bandwidth = max(1, round(hardware.bandwidth / factor))
   return slow, factor
 
 
-def _lanes(hardware: DeviceProperties) -> int:
-  return _lanes_of(hardware.environment["architecture"])
-
-
-def _lanes_of(architecture: str) -> int:
+def _lanes(architecture: str) -> int:
   """Returns Grappler's lanes per multiprocessor; it compares strings."""
   limits = {"3": 32, "4": 192, "6": 128}
   return next((n for end, n in limits.items() if architecture < end), 64)
