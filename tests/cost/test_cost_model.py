@@ -61,14 +61,6 @@ def test_options_reach_the_model_and_an_instance_may_be_given(traced):
   assert graph.time_us["CPU"][graph.index["matrix"]] == 64
 
 
-def test_structure_and_bytes_are_the_same_under_every_cost_model(traced):
-  one = cost.op_graph(traced, CLUSTER)
-  other = cost.op_graph(traced, CLUSTER, cost_model=BytesOnly())
-  assert (one.names, one.types) == (other.names, other.types)
-  for field in ("edge_src", "edge_dst", "output_bytes", "persistent_bytes"):
-    np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-
-
 def test_measured_costs_are_those_of_a_graph_with_measured_times(traced):
   times = {"text": 5.0}
   model = cost.get_cost_model("measured", times_us={"CPU": times})

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.testing.slow import slow
 from tfplace import models
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.presets import cluster_preset
@@ -175,7 +176,7 @@ def test_one_kind_has_one_hardware():
     op_graph(_traced(_matmul), cluster)
 
 
-@pytest.fixture(scope="module", params=["cifar10", "nmt"])
+@pytest.fixture(scope="module", params=[slow("cifar10"), "nmt"])
 def training_step(request):
   small = {
     "cifar10": {"batch_size": 4, "cells": 1, "filters": 4},
