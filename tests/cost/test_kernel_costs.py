@@ -12,8 +12,8 @@ from tfplace import cost
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.presets import cluster_preset
 from tfplace.cost.kernels import parameters
-from tfplace.cost.kernels.model import times_us
 from tfplace.cost.kernels.ops import Kernel
+from tfplace.cost.kernels.times import times_us
 from tfplace.errors import ProblemError
 from tfplace.extraction.traced import TracedStep
 from tfplace.plan import graph_keys

@@ -14,9 +14,9 @@ from tfplace.cost.kernels.correction import (
   Forest,
   quadratic,
 )
-from tfplace.cost.kernels.model import times_us
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.rates import rates
+from tfplace.cost.kernels.times import times_us
 
 PARAMETERS = parameters.load()
 

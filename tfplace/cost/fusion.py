@@ -309,12 +309,12 @@ def _with_units(
     and node_of[src] != node_of[dst]
     and not (inlined[src] and not outside[dst])
   }
+  specs = [
+    dataclasses.replace(spec, extra=extra.get(i, {}))
+    for i, spec in enumerate(specs)
+  ]
   return build_graph(
-    graph.name,
-    specs,
-    list(edges),
-    extra={**graph.extra, "compile": "xla"},
-    op_extra=extra,
+    graph.name, specs, list(edges), extra={**graph.extra, "compile": "xla"}
   )
 
 

@@ -1,9 +1,8 @@
 """The cost model of fitted kernel times; CPUs keep Grappler's estimates."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
@@ -11,14 +10,9 @@ from tfplace.core.gpu_hardware import GpuHardware
 from tfplace.core.protocols import OpCosts
 from tfplace.cost import estimate, op_classes, step_costs
 from tfplace.cost.assemble import Step
-from tfplace.cost.kernels import (
-  convolution,
-  gemm,
-  memory_bound,
-  ops,
-  parameters,
-)
-from tfplace.cost.kernels.rates import peak_of, rates
+from tfplace.cost.kernels import ops, parameters
+from tfplace.cost.kernels.rates import peak_of
+from tfplace.cost.kernels.times import times_us
 
 
 class KernelCosts:
@@ -108,46 +102,3 @@ class _Timer:
       if kernel is not None:
         result[representative] = kernel
     return result
-
-
-def times_us(
-  kernels: Sequence[ops.Kernel],
-  gpu: GpuHardware,
-  fitted: parameters.KernelParameters,
-) -> np.ndarray:
-  """Time of each kernel.
-
-  Returns:
-    [num_kernels] microseconds, without launching them.
-  """
-  groups: dict[tuple[str, str], list[int]] = {}
-  for i, kernel in enumerate(kernels):
-    groups.setdefault((kernel.name, kernel.precision), []).append(i)
-  result = np.zeros(len(kernels))
-  for (name, precision), members in groups.items():
-    sizes = ops.stacked([kernels[i] for i in members])
-    result[members] = _of_class(name, precision, sizes, gpu, fitted)
-  return result
-
-
-def _of_class(
-  name: str,
-  precision: str,
-  sizes: np.ndarray,
-  gpu: GpuHardware,
-  fitted: parameters.KernelParameters,
-) -> np.ndarray:
-  """[n] microseconds of kernels of one class and precision."""
-  of_gpu = rates(gpu, precision, fitted.limits)
-  if name == "matmul":
-    return gemm.times_us(sizes, of_gpu, fitted.matmul)
-  if name == "batch_matmul":
-    return gemm.times_us(sizes, of_gpu, fitted.batch_matmul)
-  if name in ("convolution", "filter_gradient"):
-    shapes = convolution.Shapes(*sizes)
-    is_gradient = np.full(sizes.shape[1], name == "filter_gradient")
-    return convolution.times_us(
-      shapes, is_gradient, of_gpu, fitted.convolution, fitted.matmul
-    )
-  memory = fitted.memory[name]
-  return memory_bound.times_us(sizes[0], sizes[1:], of_gpu, memory)

@@ -1,0 +1,54 @@
+"""Times of kernels on one GPU: each class and precision by its own model."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfplace.core.gpu_hardware import GpuHardware
+from tfplace.cost.kernels import convolution, gemm, memory_bound
+from tfplace.cost.kernels.ops import Kernel, stacked
+from tfplace.cost.kernels.parameters import KernelParameters
+from tfplace.cost.kernels.rates import rates
+
+_CONVOLUTIONS = ("convolution", "filter_gradient")
+
+
+def times_us(
+  kernels: Sequence[Kernel], gpu: GpuHardware, parameters: KernelParameters
+) -> np.ndarray:
+  """Time of each kernel.
+
+  Returns:
+    [num_kernels] microseconds, without launching them.
+  """
+  groups: dict[tuple[str, str], list[int]] = {}
+  for i, kernel in enumerate(kernels):
+    groups.setdefault((kernel.name, kernel.precision), []).append(i)
+  result = np.zeros(len(kernels))
+  for (name, precision), members in groups.items():
+    sizes = stacked([kernels[i] for i in members])
+    result[members] = _of_class(name, precision, sizes, gpu, parameters)
+  return result
+
+
+def _of_class(
+  name: str,
+  precision: str,
+  sizes: np.ndarray,
+  gpu: GpuHardware,
+  parameters: KernelParameters,
+) -> np.ndarray:
+  """[n] microseconds of kernels of one class and precision."""
+  of_gpu = rates(gpu, precision, parameters.limits)
+  if name == "matmul":
+    return gemm.times_us(sizes, of_gpu, parameters.matmul)
+  if name == "batch_matmul":
+    return gemm.times_us(sizes, of_gpu, parameters.batch_matmul)
+  if name in _CONVOLUTIONS:
+    shapes = convolution.Shapes(*sizes)
+    is_gradient = np.full(sizes.shape[1], name == "filter_gradient")
+    return convolution.times_us(
+      shapes, is_gradient, of_gpu, parameters.convolution, parameters.matmul
+    )
+  memory = parameters.memory[name]
+  return memory_bound.times_us(sizes[0], sizes[1:], of_gpu, memory)
