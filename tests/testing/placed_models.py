@@ -232,7 +232,7 @@ def random_placement(traced, seed=0):
       output_bytes=[4.0] * bare.num_outputs[i],
       colocation=bare.colocation[i],
     )
-    for i in range(bare.num_ops)
+    for i in range(len(bare.names))
   ]
   graph = build_graph(traced.name, ops, bare.edges)
   problem = Problem(graph, local_cluster())
