@@ -26,7 +26,7 @@ def training_step(seed: int) -> OpGraph:
   for layer in range(int(rng.integers(6, 40))):
     width = int(rng.integers(1, branches + 1))
     last = [maker.forward(f"l{layer}/{i}", last) for i in range(width)]
-  gradient = {op: maker.op("loss", "Sum", 1.0, last) for op in last}
+  gradient = {op: maker.op(f"loss_{op}", "Sum", 1.0, last) for op in last}
   for op in reversed(maker.forwards):
     maker.backward(op, gradient)
   return build_graph(f"synthetic{seed}", maker.ops, maker.edges)
