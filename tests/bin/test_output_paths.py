@@ -45,7 +45,7 @@ def test_every_flag_of_a_file_is_checked():
     *("model", "strategy", "order", "dask", "costs", "microbatches"),
     *("graph_cache_dir", "tolerance", "families", "op"),
     *("recompute", "max_memory", "keep_together", "input_shapes"),
-    *("model_sizes", "import", "max_decisions", "precision", "algorithm"),
+    *("model_sizes", "import", "max_decisions", "precision", "compile"),
     *("reward", "max_in_flight"),
   }
   for command in COMMANDS:

@@ -13,7 +13,7 @@ from tfplace.plan.search import search
 
 
 def chain(noise):
-  ops = [OpSpec(name, "X", {"GPU": 1.0}) for name in "ab"]
+  ops = [OpSpec(name, "X", {"GPU": 1.0}, [4.0]) for name in "ab"]
   graph = build_graph("chain", ops, [(0, 0, 1)])
   if noise is not None:
     graph = dataclasses.replace(graph, extra={STEP_NOISE: noise})
