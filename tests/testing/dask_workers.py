@@ -7,6 +7,8 @@ from typing import Any
 import distributed
 from distributed.deploy.subprocess import SubprocessWorker
 
+from tfplace.placers.place import warm_up
+
 
 @contextlib.contextmanager
 def two_workers(restarts: bool = True) -> Iterator[tuple[str, Any]]:
@@ -15,6 +17,7 @@ def two_workers(restarts: bool = True) -> Iterator[tuple[str, Any]]:
   Args:
     restarts: whether a killed worker is started again.
   """
+  warm_up("auto")  # The workers then load what is compiled.
   worker = {
     "cls": SubprocessWorker,
     "options": {
