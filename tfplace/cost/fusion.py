@@ -146,7 +146,7 @@ class _Inside:
       loop = loops.setdefault((level, largest), Loop())
       loop.reads |= read
       loop.written_bytes += float(sizes[[*mine]].sum())
-    temp = self._peak(ops, {**last_read}, set(outputs), sources)
+    temp = self._peak(ops, last_read, set(outputs))
     return Unit(ops, outputs, calls, list(loops.values()), temp)
 
   def _inputs(self, op: int) -> list[int]:
@@ -209,9 +209,8 @@ class _Inside:
   def _peak(
     self,
     ops: Sequence[int],
-    last_read: dict[int, int],
+    last_read: Mapping[int, int],
     outputs: set[int],
-    sources: Mapping[int, frozenset[int]],
   ) -> float:
     """Returns the peak bytes of written tensors that do not leave the unit."""
     sizes = self._graph.output_bytes
