@@ -3,7 +3,7 @@
 import pytest
 
 from tfplace.core.gpu_hardware import gpu_hardware
-from tfplace.core.hardware import GPUS
+from tfplace.core.hardware import GPUS, find_gpu
 from tfplace.errors import ProblemError
 
 # name: GiB and GB/s of its memory, TFLOPS in fp32, TF32 and fp16 with tensor
@@ -23,8 +23,21 @@ DATA_SHEETS = {
   "l4": (24, 300, 30.3, 60, 121, 58, 72),
   "h100": (80, 3350, 67, 495, 990, 132, 700),
   "h100-pcie": (80, 2039, 51, 378, 756, 114, 350),
+  "p40": (24, 346, 11.76, 0, 0, 30, 250),
+  "rtx-2080ti": (11, 616, 13.4, 0, 53.8, 68, 250),
+  "a30": (24, 933, 10.3, 82, 165, 56, 165),
+  "a40": (48, 696, 37.4, 74.8, 149.7, 84, 300),
+  "rtx-a6000": (48, 768, 38.7, 77.4, 154.8, 84, 300),
+  "rtx-3090": (24, 936, 35.6, 35.6, 71, 82, 350),
+  "l40": (48, 864, 90.5, 90.5, 181, 142, 300),
+  "l40s": (48, 864, 91.6, 183, 362, 142, 350),
+  "rtx-4090": (24, 1008, 82.6, 82.6, 165.2, 128, 450),
+  "h200": (141, 4800, 67, 495, 990, 132, 700),
+  "gh200": (96, 4000, 67, 495, 990, 132, 900),
+  "b200": (180, 8000, 75, 1125, 2250, 148, 1000),
+  "rtx-5090": (32, 1792, 104.8, 104.8, 209.5, 170, 575),
 }
-# An RTX 3090 (GA102 white paper), which has no preset.
+# An RTX 3090 as a file would describe it.
 CARD = {
   "type": "GPU",
   "environment": {"architecture": "8.6"},
@@ -48,7 +61,7 @@ def test_gpus_of_presets_are_those_of_their_data_sheets(name):
   assert found.multiprocessors == multiprocessors
   assert found.power_watts == watts
   # How Grappler computes a GPU's peak (op_level_cost_estimator.cc).
-  lanes = 192 if hardware["environment"]["architecture"] < "4" else 64
+  lanes = 192 if found.architecture < 4 else 64
   by_grappler = 2 * hardware["num_cores"] * hardware["frequency"] * lanes
   assert by_grappler == pytest.approx(fp32 * 1e6, rel=0.012)
 
@@ -106,3 +119,33 @@ def test_a_bad_value_is_refused_by_field(changes, message):
   described = {"frequency": 1000, "num_cores": 10, **CARD, **changes}
   with pytest.raises(ProblemError, match=f"device 'd': .*{message}"):
     gpu_hardware("d", described)
+
+
+@pytest.mark.parametrize(
+  ("product", "architecture", "expected"),
+  [
+    # Names of `nvidia-smi`.
+    ("Tesla V100-SXM2-16GB", "7.0", "v100"),
+    ("Tesla V100-SXM2-32GB", "7.0", "v100-32gb"),
+    ("NVIDIA A100-SXM4-80GB", "8.0", "a100-80gb"),
+    ("NVIDIA H100 80GB HBM3", "9.0", "h100"),
+    ("NVIDIA H200", "9.0", "h200"),
+    ("NVIDIA GeForce RTX 2080 Ti", "7.5", "rtx-2080ti"),
+    ("NVIDIA L40S", "8.9", "l40s"),
+    ("NVIDIA L40", "8.9", "l40"),
+    # A part of a card, other cards, and a name with another capability.
+    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "8.0", None),
+    ("NVIDIA A10G", "8.6", None),
+    ("NVIDIA GeForce RTX 3090 Ti", "8.6", None),
+    ("NVIDIA H200", "8.0", None),
+  ],
+)
+def test_a_card_is_found_by_product_and_capability(
+  product, architecture, expected
+):
+  assert find_gpu(product, architecture) == expected
+
+
+def test_no_product_belongs_to_two_cards():
+  names = [name for gpu in GPUS.values() for name in gpu.names]
+  assert len(set(names)) == len(names)

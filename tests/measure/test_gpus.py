@@ -3,6 +3,7 @@
 import pytest
 
 from tests.testing.small_steps import Step
+from tfplace.core.cluster import Device
 from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
 from tfplace.measure import (
@@ -72,7 +73,9 @@ def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
     sizes = OneGpu.configs[-1].gpu_memory_mb or [1000.0]
     found = {f"{PREFIX}GPU:{i}": mb * 2**20 for i, mb in enumerate(sizes)}
     found[PREFIX + "CPU:0"] = 1.0
-    return messages.Ready(True, found, dict.fromkeys(found, "One"))
+    described = OneGpu.configs[-1].describes_gpus
+    gpus = [Device(name, "GPU", found[name]) for name in [*found][:-1]]
+    return messages.Ready(True, found, gpus if described else ())
 
   monkeypatch.setattr(runtime, "Child", OneGpu)
   monkeypatch.setattr(runtime, "receive", ready)
@@ -83,6 +86,11 @@ def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
       PREFIX + name for name in ("GPU:0", "GPU:1", "CPU:0")
     )
     assert local.device_memory_bytes(PREFIX + "GPU:1") == 450 * 2**20
+    # Only the process with both describes them, and only once.
+    local.stop()
+    local.start()
+    described = [config.describes_gpus for config in OneGpu.configs]
+    assert described == [False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ Each entry names its source. Cluster presets are built from them.
 import dataclasses
 import importlib.resources
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -15,6 +16,7 @@ class GpuModel:
   """Published figures of one GPU.
 
   Attributes:
+    names: products that CUDA reports, without "NVIDIA" and product lines.
     hardware: description of a device, see `gpu_hardware`.
     host: key of `HOSTS`.
     network: key of `NETWORKS`.
@@ -24,6 +26,7 @@ class GpuModel:
     source: source of the figures.
   """
 
+  names: Sequence[str]
   hardware: Mapping[str, Any]
   host: str
   network: str
@@ -82,3 +85,20 @@ NETWORKS = {
 # Number of NVLinks between each pair of GPUs of a DGX-1 with V100, a hybrid
 # cube mesh with 6 links per GPU, as printed by `nvidia-smi topo -m`.
 DGX1_NVLINKS: list[list[int]] = _TABLES["dgx1_nvlinks"]
+
+_LINES = re.compile(r"\b(NVIDIA|Tesla|GeForce|Quadro)\b")  # of products
+
+
+def find_gpu(product: str, architecture: str) -> str | None:
+  """Returns the key in `GPUS` of a GPU that CUDA reports; None if unknown.
+
+  Args:
+    product: its name, such as "NVIDIA A100-SXM4-80GB".
+    architecture: its compute capability, such as "8.0".
+  """
+  name = _LINES.sub("", product).strip()
+  for key, gpu in GPUS.items():
+    environment = gpu.hardware["environment"]
+    if name in gpu.names and environment["architecture"] == architecture:
+      return key
+  return None

@@ -209,15 +209,10 @@ def _slowed(
   slow = DeviceProperties()
   slow.CopyFrom(hardware)
   if hardware.type == "GPU":
-    factor = factor * _lanes(hardware.environment["architecture"]) / _lanes("2")
-    slow.environment["architecture"] = "2"
+    architecture = float(hardware.environment["architecture"])
+    factor *= gpu_hardware.lanes_per_core(architecture) / 32
+    slow.environment["architecture"] = "2"  # of 32 lanes; "10.0" is below "3"
   slow.frequency = slow.num_cores = 1
   slow.memory_size = _NO_LIMIT
   slow.bandwidth = max(1, round(hardware.bandwidth / factor))
   return slow, factor
-
-
-def _lanes(architecture: str) -> int:
-  """Returns Grappler's lanes per multiprocessor; it compares strings."""
-  limits = {"3": 32, "4": 192, "6": 128}
-  return next((n for end, n in limits.items() if architecture < end), 64)

@@ -1,21 +1,25 @@
 """Names and cluster description of this process's logical devices.
 
 A plan with a device that this process lacks fails here, before any change. The
-cluster is described, not measured: GPUs of a preset have its figures, and
-other devices have modest ones. `tfplace.measure` measures transfers.
+cluster is described: GPUs by `measure.local.gpus`, other devices and links by
+modest figures. `tfplace.measure` measures transfers.
 """
 
+import itertools
+import math
 import os
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from tfplace.core import presets
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.hardware import GPUS, HOSTS
 from tfplace.errors import ApplyError
+from tfplace.measure.local import gpus
+from tfplace.measure.session import session
 
 _LOCAL = "/job:localhost/replica:0/task:0"
 
@@ -89,7 +93,7 @@ def shared_note(names: Iterable[str]) -> str:
     names: full names of devices of this process.
   """
   owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
-  owners |= {device.name: owner for device, owner in _gpus()}
+  owners |= {gpu.device.name: gpu.physical for gpu in _gpus()}
   used = [owners[name] for name in names if name in owners]
   if len(set(used)) == len(used):
     return ""
@@ -114,7 +118,6 @@ def host_device() -> str:
 # pass a pointer. Our choice, small compared with the latency.
 _SHARED_BYTES_PER_US = 200_000.0
 _SHARED_LATENCY_US = 5.0
-_UNKNOWN_GPU = "v100"  # The same as in `tfplace.cost`.
 _CPU_MHZ = 2500
 _CPU_KB_PER_S = 20_000_000  # About one channel of DDR4.
 
@@ -124,54 +127,35 @@ def local_cluster() -> Cluster:
 
   CPU:0 runs ops without a GPU kernel. Logical devices of one physical device
   are described as equal parts of it.
+
+  Raises:
+    MeasurementError: a GPU cannot be described, see `gpus.describe`.
   """
-  gpus = _gpus()
-  cpus = logical_names("CPU")
-  if gpus:
-    cpus = cpus[:1]
-  owners = [*(owner for _, owner in gpus), *("host" for _ in cpus)]
-  devices = [device for device, _ in gpus]
+  found = _gpus()
+  devices = [gpu.device for gpu in found]
+  gpus.tell_measured(devices)
+  cpus = logical_names("CPU")[: 1 if found else None]
   devices += [_cpu(name, len(cpus)) for name in cpus]
-  links = tuple(
-    _link(devices[i], devices[j], owners[i] == owners[j])
-    for i in range(len(devices))
-    for j in range(len(devices))
-    if i != j
-  )
-  return Cluster("local", tuple(devices), links)
+  owners = [*(gpu.physical for gpu in found), *("host" for _ in cpus)]
+  rates = [_pcie(gpu.card) for gpu in found] + [math.inf for _ in cpus]
+  links = []
+  for i, j in itertools.permutations(range(len(devices)), 2):
+    rate, latency_us = min(rates[i], rates[j]), presets.TRANSFER_LATENCY_US
+    if owners[i] == owners[j]:
+      rate, latency_us = _SHARED_BYTES_PER_US, _SHARED_LATENCY_US
+    links.append(Link(devices[i].name, devices[j].name, rate, latency_us))
+  return Cluster("local", tuple(devices), tuple(links))
 
 
-def _gpus() -> list[tuple[Device, str]]:
-  """Returns each logical GPU with the name of its physical GPU."""
-  names = logical_names("GPU")
-  result: list[tuple[Device, str]] = []
-  for physical in tf.config.list_physical_devices("GPU"):
-    parts = tf.config.get_logical_device_configuration(physical) or [None]
-    for part in parts:
-      if len(result) < len(names):
-        name = names[len(result)]
-        result.append((_gpu(name, physical, part, len(parts)), physical.name))
-  return result
+def _gpus() -> list[gpus.LocalGpu]:
+  if not tf.config.list_logical_devices("GPU"):
+    return []
+  return gpus.describe(session.devices("", context.context().config))
 
 
-def _gpu(name: str, physical: Any, part: Any, parts: int) -> Device:
-  details = tf.config.experimental.get_device_details(physical)
-  words = re.findall(r"[a-z]+\d+", details.get("device_name", "").lower())
-  model = next((w for w in words if w in GPUS), _UNKNOWN_GPU)
-  hardware = _part_of(dict(GPUS[model].hardware), parts)
-  limit_mb = getattr(part, "memory_limit", None)
-  known = GPUS[model].memory_bytes / parts
-  memory = limit_mb * 2**20 if limit_mb else known
-  overhead = presets.PLACETO_OP_OVERHEAD_US
-  return Device(name, "GPU", float(memory), overhead, {"hardware": hardware})
-
-
-def _part_of(hardware: dict[str, Any], parts: int) -> dict[str, Any]:
-  """Describes one of several logical GPUs that share a physical GPU."""
-  peaks = hardware["peak_gflops"].items()
-  for field in ("num_cores", "multiprocessors"):
-    hardware[field] = max(1, hardware[field] // parts)
-  return {**hardware, "peak_gflops": {name: p / parts for name, p in peaks}}
+def _pcie(card: str | None) -> float:
+  """Returns the bandwidth of a card's PCIe slot, 3.0 for an unknown card."""
+  return HOSTS[GPUS[card].host if card else "dgx-1"].pcie_bytes_per_us
 
 
 def _cpu(name: str, parts: int) -> Device:
@@ -185,10 +169,3 @@ def _cpu(name: str, parts: int) -> Device:
   }
   overhead = presets.PLACETO_OP_OVERHEAD_US
   return Device(name, "CPU", pages / parts, overhead, {"hardware": hardware})
-
-
-def _link(src: Device, dst: Device, shared: bool) -> Link:
-  if shared:
-    return Link(src.name, dst.name, _SHARED_BYTES_PER_US, _SHARED_LATENCY_US)
-  pcie = HOSTS["dgx-1"].pcie_bytes_per_us
-  return Link(src.name, dst.name, pcie, presets.TRANSFER_LATENCY_US)

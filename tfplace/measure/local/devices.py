@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from tfplace.core.cluster import Cluster, Device
 from tfplace.errors import MeasurementError
 from tfplace.measure.calibrate import links
-from tfplace.measure.local import host, runtime
+from tfplace.measure.local import gpus, host, runtime
 from tfplace.measure.session import messages
 
 _START_ATTEMPTS = 3
@@ -138,6 +138,7 @@ class LocalDevices(runtime.Runtime):
       cpu_devices=logical_cpus or 1,
       gpus=self._use_gpus,
     )
+    self._gpus: dict[str, Device] = {}
 
   @property
   def device_names(self) -> tuple[str, ...]:
@@ -151,11 +152,13 @@ class LocalDevices(runtime.Runtime):
   def _spawn(self) -> None:
     if self._logical_gpus and not self._config.gpu_memory_mb:
       self._split(self._logical_gpus)
-    self._spawn_one()
+    self._spawn_one(describes=self._use_gpus and not self._gpus)
 
-  def _spawn_one(self) -> None:
-    self._children.append(runtime.Child("process", self._config))
+  def _spawn_one(self, describes: bool) -> None:
+    config = dataclasses.replace(self._config, describes_gpus=describes)
+    self._children.append(runtime.Child("process", config))
     self._await_ready(self._children)
+    self._gpus |= {d.name: d for ready in self._ready for d in ready.gpus}
     has_gpu = any(_kind(name) == "GPU" for name in self._devices)
     if self._use_gpus and not has_gpu:
       raise MeasurementError(
@@ -166,7 +169,7 @@ class LocalDevices(runtime.Runtime):
   def _split(self, count: int) -> None:
     share = self._memory_bytes
     if share is None:  # start a process to read the GPU's memory
-      self._spawn_one()
+      self._spawn_one(describes=False)
       whole = min(m for n, m in self._devices.items() if _kind(n) == "GPU")
       self.stop()
       share = _USABLE * whole / count
@@ -200,18 +203,16 @@ class LocalDevices(runtime.Runtime):
     return host.memory_bytes() / self._config.cpu_devices
 
   def _device(self, name: str) -> Device:
-    product = next(r.hardware[name] for r in self._ready if name in r.hardware)
-    return Device(
-      name,
-      _kind(name),
-      memory_bytes=self.device_memory_bytes(name),
-      extra={"product": product},
-    )
+    if name in self._gpus:
+      return self._gpus[name]
+    memory = self.device_memory_bytes(name)
+    return Device(name, _kind(name), memory, extra={"product": host.cpu_name()})
 
   def cluster(self) -> Cluster:
     with self.one_process():
       self.start()
       names = self.device_names
+      gpus.tell_measured(self._gpus.values())
       return Cluster(
         name="gpus",
         links=links.duplex_links(self, names),

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tfplace.core.cluster import Device
+
 
 @dataclasses.dataclass(frozen=True)
 class ChildConfig:
@@ -27,6 +29,7 @@ class ChildConfig:
     gpu_memory_mb: memory of each logical GPU on the first GPU; empty to use all
       GPUs whole.
     gpus: whether GPUs are used at all.
+    describes_gpus: whether the GPUs are described, which may measure them.
     memory_limit_bytes: limit on the growth of the process's data after its
       runtime has started, or None.
   """
@@ -42,6 +45,7 @@ class ChildConfig:
   cpu_devices: int = 1
   gpu_memory_mb: Sequence[float] = ()
   gpus: bool = False
+  describes_gpus: bool = False
   memory_limit_bytes: float | None = None
 
 
@@ -67,7 +71,7 @@ class Ready:
   Attributes:
     loopback_only: whether its server accepts connections of this host only.
     devices: device name -> memory, bytes.
-    hardware: device name -> product, such as "NVIDIA H100 80GB HBM3".
+    gpus: descriptions of its GPUs if `ChildConfig.describes_gpus`.
     answers: answer of each worker in `ChildConfig.remote`.
     unconnected: indices of two workers, one of which cannot reach the other, or
       None.
@@ -75,7 +79,7 @@ class Ready:
 
   loopback_only: bool
   devices: Mapping[str, float]
-  hardware: Mapping[str, str]
+  gpus: Sequence[Device] = ()
   answers: Sequence[Answer] = ()
   unconnected: tuple[int, int] | None = None
 

@@ -31,23 +31,6 @@ def configure(config: messages.ChildConfig) -> None:
     tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def hardware(
-  names: Iterable[str], config: messages.ChildConfig
-) -> dict[str, str]:
-  """Maps device names to products, such as "NVIDIA H100 80GB HBM3"."""
-  gpus = tf.config.list_physical_devices("GPU") if config.gpus else []
-  result = {}
-  for name in names:
-    kind, number = host.kind_and_number(name)
-    if kind == "GPU":
-      gpu = gpus[0 if config.gpu_memory_mb else number]
-      details = tf.config.experimental.get_device_details(gpu)
-      result[name] = str(details.get("device_name", gpu.name))
-    else:
-      result[name] = host.cpu_name()
-  return result
-
-
 def reset_high_water(names: Iterable[str]) -> None:
   """Resets the memory peaks of the GPUs among the devices."""
   for gpu in _gpus(names).values():

@@ -101,7 +101,8 @@ def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
 
 class _Runtime:
   def __init__(self, config: messages.ChildConfig) -> None:
-    # Both modules import TensorFlow.
+    # These modules import TensorFlow.
+    from tfplace.measure.local import gpus
     from tfplace.measure.session import session, step_stats
 
     step_stats.configure(config)
@@ -117,10 +118,11 @@ class _Runtime:
     # With a server, a session would wait for the other workers at this point.
     alone = not (config.addresses or config.remote)
     devices = session.devices("", self._proto) if alone else {}
+    described = gpus.describe(devices) if config.describes_gpus else ()
     self.ready = messages.Ready(
       loopback_only,
       devices,
-      step_stats.hardware(devices, config),
+      [gpu.device for gpu in described],
       *session.ask(config.remote),
     )
     if config.memory_limit_bytes is not None and config.task:
