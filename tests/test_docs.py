@@ -57,8 +57,8 @@ def examples():
 
 
 EXAMPLES = examples()
-# Page -> module whose `check(name, names)` checks what an example has defined.
-CHECKS = {"docs/custom_loops.md": "tests.testing.custom_loops"}
+# Example -> module whose `check` is given the names that it defines.
+CHECKS = {("docs/custom_loops.md", "steps"): "tests.testing.custom_loops"}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -149,13 +149,13 @@ def test_every_flag_is_documented(name):
 
 
 def checked_example(page, name):
-  """The code of an example, and the check of its page."""
+  """The code of an example, and its check."""
   code = EXAMPLES[page, name]
-  if page not in CHECKS:
+  if (page, name) not in CHECKS:
     return code
   return (
     f"{code}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-    f"from {CHECKS[page]} import check\ncheck({name!r}, globals())\n"
+    f"from {CHECKS[page, name]} import check\ncheck(globals())\n"
   )
 
 

@@ -33,7 +33,7 @@ def test_kinds_of_gpus_take_times_by_their_bandwidth():
   Problem(graph, cluster)
   times = graph.time_us
   np.testing.assert_array_equal(times["GPU-v100"], times["GPU"])
-  # Of 900 and 732 GB/s.
+  # Their memory gives 900 and 732 GB/s.
   np.testing.assert_allclose(times["GPU-p100"], times["GPU"] * 900 / 732)
   plain = training_step(0)
   assert on_kinds(plain, cluster_preset("v100x2")).time_us == plain.time_us

@@ -30,7 +30,7 @@ def test_shapes_make_an_open_model_known(open_file, tmp_path, capsys):
   shapes = "--input_shapes=tokens:16x9"
   assert place.run([*source, shapes, "--budget_s=1"]) == 0
   assert "Planned in " in (out := capsys.readouterr().out)
-  assert "(extraction " in out  # What was waited for, not only the search.
+  assert "(extraction " in out  # The extraction took time, not only the search.
   assert estimate.run([*source, shapes, "--json"]) == 0
   assert last_json(capsys)["batch_size"] == 16
   np.savez(tmp_path / "batch.npz", x=np.zeros((16, 9), np.int32))

@@ -105,7 +105,7 @@ def test_a_command_ends_from_its_first_moment_on(problem, number, after_s, way):
   assert os.listdir(problem / "out") == []
 
 
-# What a command may be doing; each first says that it does.
+# Work of a command -> code; each first says that it works.
 DOING = {
   "writing": "while True: files.write_bytes('file', b'x' * 3_000_000)",
   "filling a folder": (

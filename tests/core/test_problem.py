@@ -113,7 +113,7 @@ def test_core_imports_without_tensorflow():
   subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# What compiled code would follow out of bounds, or add up to nonsense.
+# Compiled code would follow these out of bounds, or add up nonsense.
 WRONG = {
   "edge from nowhere": ("edge_src", [0, 0, 3], "no op 3"),
   "edge to nowhere": ("edge_dst", [1, 2, -1], "no op -1"),

@@ -47,7 +47,7 @@ def test_a_measurement_of_another_graph_is_refused():
 
 @pytest.mark.parametrize("count", [10, 20, 100])
 def test_noise_is_the_deviation_of_the_median_of_repeated_steps(count):
-  # Of 4,000 medians of `count` steps each, with a deviation of 5% of a step.
+  # 4,000 medians of `count` steps each, with a deviation of 5% of a step.
   steps = np.random.default_rng(0).normal(200.0, 10.0, (4000, count))
   truth = np.std(np.median(steps, axis=1)) / 200.0
   found = np.mean([step_noise(row) for row in steps])

@@ -292,8 +292,15 @@ def test_a_model_with_a_reserved_name_is_refused(name):
     extract.trace_keras(model)
 
 
-@pytest.mark.parametrize("suffix", [".keras", ".h5"])
-@pytest.mark.parametrize("state", ["compiled", "built", "trained", "inference"])
+@pytest.mark.parametrize(
+  ("suffix", "state"),
+  [
+    (".keras", "compiled"),
+    (".keras", "built"),
+    (".keras", "inference"),
+    (".h5", "trained"),
+  ],
+)
 def test_loading_a_model_file_warns_of_nothing(tmp_path, suffix, state):
   model = _model(_normalised, "adam")
   if state == "built":

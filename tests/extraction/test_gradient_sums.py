@@ -13,7 +13,7 @@ from tfplace.core.microbatches import (
 )
 from tfplace.extraction import trace_keras
 
-SUMS = {  # Of (microbatches, devices of each host), by hand.
+SUMS = {  # (microbatches, devices of each host) -> sums, by hand.
   (4, ()): (0, 1, 2, 3),
   (8, (4,)): (((0, 1), (2, 3)), ((4, 5), (6, 7))),
   (6, (4,)): (((0, 1), (2,)), ((3, 4), (5,))),

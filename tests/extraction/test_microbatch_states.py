@@ -16,6 +16,7 @@ from tests.testing.microbatched import (
   in_microbatches,
   normal,
 )
+from tests.testing.slow import slow
 from tfplace.errors import ExtractionError
 from tfplace.models.transformer_xl import transformer_xl
 
@@ -64,7 +65,11 @@ def remembering():
 
 @pytest.mark.parametrize(
   ("rnn", "numbers"),
-  [(layers.LSTM, (2,)), (layers.GRU, (4, 1)), (layers.SimpleRNN, (11,))],
+  [
+    slow(layers.LSTM, (2,)),
+    slow(layers.GRU, (11,)),
+    (layers.SimpleRNN, (4, 1)),
+  ],
 )
 def test_states_of_recurrent_layers(rnn, numbers):
   _, runs = both(
@@ -88,7 +93,7 @@ def test_a_memory_of_a_layer(numbers):
 
 
 def test_transformer_xl():
-  sizes = {"layers": 2, "units": 8, "heads": 2, "feed_forward": 16}
+  sizes = {"layers": 1, "units": 8, "heads": 2, "feed_forward": 16}
   lengths = {"length": 3, "memory": 4, "segments": 2, "vocabulary": 11}
 
   def build():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tfplace
+from tests.testing.slow import SLOW
 from tfplace.core.budget import Budget
 from tfplace.learned.decisions import group_decisions, sample
 from tfplace.placers import get_placer, registry
@@ -80,6 +81,7 @@ def test_the_shipped_policy_beats_as_many_random_draws(problems):
   assert ratio(problems, lambda problem: best_of_policy(problem, 0)) < MARGIN
 
 
+@SLOW
 def test_other_random_draws_do_not_reach_the_margin(problems):
   for seed in (101, 102, 103):
     found = ratio(problems, lambda p, seed=seed: best_of_random(p, seed))

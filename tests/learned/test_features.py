@@ -107,7 +107,7 @@ def test_names_say_how_far_along_each_axis_a_decision_is():
   plain = features.extract(decisions)
   np.testing.assert_array_equal(found.node[:, :-6], plain.node)
   np.testing.assert_array_equal(found.pair[..., :-9], plain.pair)
-  # Of the seventh: 3.5 of 4 steps, 0.5 of 2 layers.
+  # The seventh has 3.5 of 4 steps, 0.5 of 2 layers.
   np.testing.assert_allclose(
     found.node[6, -6:], [0.5 / 2, 3.5 / 4, 0, 1, 1, 0], rtol=1e-6
   )

@@ -57,7 +57,7 @@ def test_renaming_never_changes_the_step_time():
   np.testing.assert_array_equal(simulator.run(likeliest).step_time_us, expected)
   np.testing.assert_array_equal(simulator.run(first).step_time_us, expected)
   at = np.arange(30)
-  # Of all names, none is likelier; the old one is one of them.
+  # No name is likelier than another; the old one is one of them.
   assert (
     logits[at, likeliest].sum(axis=1) >= logits[at, choices].sum(axis=1)
   ).all()

@@ -23,7 +23,7 @@ def trace(**times_us):
 
 
 def test_op_time_is_the_lower_quartile_over_the_traces():
-  # Of 1, 2, 3, 9 and 100: disturbances only ever add.
+  # Times are 1, 2, 3, 9 and 100: disturbances only ever add.
   traces = [trace(a=us, b=2.0) for us in (3.0, 100.0, 1.0, 9.0, 2.0)]
   assert profiling.op_times_us(traces) == {"a": 2.0, "b": 2.0}
   assert profiling.op_times_us([]) == {}
@@ -157,7 +157,7 @@ def test_profile_of_a_real_step_times_every_op(
     [found.times_us["CPU"][name] for name in trained.graph.names],
   )
   overhead = measured.cluster.devices[1].op_overhead_us
-  # What is left of the step, shared among the ops; nothing where the traced
+  # The rest of the step, shared among the ops; nothing where the traced
   # steps happened to be no slower than the timed ones.
   timed = np.count_nonzero(measured.graph.time_us["CPU"])
   assert 0 <= overhead * (timed - 1) <= found.step_time_us["CPU"]

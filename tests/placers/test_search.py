@@ -27,7 +27,7 @@ from tfplace.placers.search.state import (
 from tfplace.simulate import engine
 
 
-# What kernels alone call has no entry from Python.
+# Functions that only kernels call have no entry from Python.
 @numba.njit
 def trace(tables, state):
   moves.trace(tables, state)

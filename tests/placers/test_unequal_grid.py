@@ -32,7 +32,7 @@ def devices(kinds, memories=None):
 
 
 def test_devices_get_microbatches_by_speed():
-  # Of 6 microbatches of 1600 us, a device of half the speed takes 2.
+  # A device of half the speed takes 2 of 6 microbatches of 1600 us.
   graph, at = step(layers=8, microbatches=6)
   result = placed("data_parallel", graph, devices([FAST, SLOW]))
   where = result.placement.devices

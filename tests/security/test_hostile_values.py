@@ -101,7 +101,7 @@ def objects(data, steps=()):
   else:
     items = enumerate(data) if isinstance(data, list) else ()
   for key, value in items:
-    # What maps names has no unknown keys.
+    # Objects that map names have no unknown keys.
     if key not in ("time_us", "assignments", "peak_memory_bytes", "busy_us"):
       yield from objects(value, (*steps, key))
 

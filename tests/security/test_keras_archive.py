@@ -63,7 +63,7 @@ def _garbled(path):
 
 
 DATASET = "layers/dense/vars/0"
-WEIGHTS = {  # What writes the weights, and the refusal.
+WEIGHTS = {  # Attack -> function that writes the weights, and the refusal.
   "shape": (
     lambda h5: h5.create_dataset(DATASET, (GIB, 8), "f4", chunks=(1024, 8)),
     "would unpack to 34359738368 bytes",

@@ -78,7 +78,7 @@ def test_whatever_four_bytes_of_arrays_say_a_graph_is_valid(at):
       graph = unpack_graph(changed)
     except FormatError:
       continue
-    assert pack_graph(graph)  # What is let through has a meaning.
+    assert pack_graph(graph)  # A graph that passes has a meaning.
 
 
 @pytest.mark.parametrize("cut", [-4, 4])

@@ -134,7 +134,7 @@ def test_a_pipeline_by_hand():
   assert arrival.step_time_us == 13
   assert arrival.peak_memory_bytes.tolist() == [16, 16]
   by_rank = Simulator(problem.in_order(RANK)).schedule(devices)
-  # What was begun is finished first (1F1B).
+  # A microbatch that was begun is finished first (1F1B).
   assert by_rank.op_start_us.tolist() == [0, 1, 3, 4, 1, 4, 6, 7, 10]
   assert by_rank.step_time_us == 11
   assert by_rank.peak_memory_bytes.tolist() == [16, 8]

@@ -1,6 +1,6 @@
 """Imports that are allowed between packages."""
 
-# What each folder imports of tfplace, besides itself, `errors` and `lazy`: the
+# Folder -> folders of tfplace that it imports, besides `errors` and `lazy`: the
 # table of docs/architecture.md. A permission that nobody uses is refused, too.
 ALLOWED = {
   "core": set(),

@@ -41,8 +41,15 @@ def compiled(model, loss="mse", optimizer="sgd", **options):
   return model
 
 
+def traced_once(model, batch):
+  """Creates the variables that `fit` would trace the step twice for."""
+  model.optimizer.build(model.trainable_variables)
+  model._symbolic_build(data_batch=batch)
+
+
 def trained(model, data, batch_size=8, epochs=7, **options):
   """Histories and weights after 21 steps; the third batch has 6 examples."""
+  traced_once(model, keras.tree.map_structure(lambda a: a[:batch_size], data))
   history = model.fit(
     *data,
     batch_size=batch_size,

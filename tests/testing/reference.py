@@ -276,7 +276,7 @@ class Reference:
     ops = sorted((i for i in waiting if i not in receives), key=self.rank.get)
     if not ops:
       return receives[0]
-    # As if a control edge led to it from the op that ran before.
+    # A control edge from the op that ran before would do the same.
     since = max(self.ready[ops[0]], self.last_end[d])
     if receives and receives[0].arrival <= since:
       return receives[0]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 SLOW_TESTS = "TFPLACE_SLOW_TESTS" in os.environ
-# Of trainings that must find a known optimum.
+# Seeds of trainings that must find a known optimum.
 TRAINING_SEEDS = (0, 1, 2) if SLOW_TESTS else (0,)
 SLOW = pytest.mark.skipif(
   not SLOW_TESTS, reason="slow: TFPLACE_SLOW_TESTS is not set"

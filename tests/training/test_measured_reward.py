@@ -7,6 +7,7 @@ import keras
 import pytest
 
 from tests.testing import train_commands
+from tests.testing.slow import SLOW
 from tfplace import core, formats
 from tfplace.learned.policies import load_policy
 from tfplace.simulate import Simulator
@@ -21,6 +22,7 @@ def save_model(path):
   model.save(path)
 
 
+@SLOW
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
 def test_what_is_found_has_a_measured_time(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 
 from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, random_graph
-from tests.testing.slow import SLOW, slow
+from tests.testing.slow import SLOW
 from tfplace import core, formats
 from tfplace.bin import train
 from tfplace.learned.policies import load_policy
@@ -77,9 +77,10 @@ def whole(tmp_path_factory):
   return folder
 
 
+@SLOW
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("dask", [[], slow(["--dask=local"])])
+@pytest.mark.parametrize("dask", [[], ["--dask=local"]])
 def test_a_killed_run_resumes_to_an_equal_end(tiny, whole, dask):
   killed = start(tiny, "killed", *dask)
   while newest_checkpoint(tiny / "killed") < 4 and killed.poll() is None:

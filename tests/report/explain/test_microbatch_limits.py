@@ -94,7 +94,7 @@ def test_devices_without_microbatches_count_in_the_bubble():
 
 
 def test_a_host_with_an_odd_op_does_not_count_as_idle():
-  # Of the two microbatches, one short op is on a device of another kind.
+  # One short op of the two microbatches is on a device of another kind.
   placement = placed_graphs.split_step([10.0, 0.1], 2, by_microbatch)
   graph, cluster = placement.problem.graph, placement.problem.cluster
   us = {kind: graph.time_us["GPU"] for kind in ("GPU", "CPU")}

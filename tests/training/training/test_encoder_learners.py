@@ -94,7 +94,7 @@ def test_what_is_exported_is_the_moving_average():
   last = learner.policy.variables[0]
   before = last.numpy()
   last.assign_add(tf.ones_like(last))
-  learner._add_to_average()  # Of many steps, each counts little.
+  learner._add_to_average()  # Each of many steps counts little.
   np.testing.assert_allclose(
     learner.exportable().variables[0],
     before + (1 - encoder_learner._DECAY),

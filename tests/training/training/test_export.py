@@ -123,7 +123,7 @@ def test_the_policy_that_ships_can_be_trained_further(strategy):
   made.set_weights(weights)
   for mine, theirs in zip(made.policy.variables, weights, strict=True):
     np.testing.assert_array_equal(mine, theirs)
-  # What it exports is what it began with.
+  # It exports the weights that it began with.
   for mine, theirs in zip(made.exportable().variables, weights, strict=True):
     np.testing.assert_array_equal(mine, theirs)
   with pytest.raises(TrainingError, match=f"has {len(weights) - 1} weights"):
