@@ -9,7 +9,7 @@ import pytest
 from benchmarks import lib, run_all
 from tests.testing.slow import SLOW_TESTS
 
-_FAST = ("speed", "policy")
+_FAST = ("speed",)
 _WITH_TABLES = [
   name for name, b in run_all.BENCHMARKS.items() if b.out[1] == "json"
 ]

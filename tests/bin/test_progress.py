@@ -1,14 +1,10 @@
 """The bar on a terminal: that it is drawn, and what it says."""
 
 import io
-import os
-import subprocess
-import sys
 
 import pytest
 from rich import console
 
-from tfplace import core, formats
 from tfplace.bin import cli
 
 
@@ -44,30 +40,3 @@ def test_without_a_terminal_stages_are_ignored(capsys):
   with cli.showing_progress("Placing") as on_stage:
     on_stage("anything", lambda: 1 // 0)
   assert capsys.readouterr().err == ""
-
-
-def test_a_command_runs_on_a_terminal(tmp_path):
-  ops = [core.OpSpec("a", "X", {"GPU": 1.0, "CPU": 1.0}, [1])]
-  path = tmp_path / "g.json"
-  formats.save_graph(core.build_graph("one", ops, []), path)
-  ours, theirs = os.openpty()
-  arguments = [f"--graph={path}", "--cluster=k80x2", "--strategy=single"]
-  try:
-    done = subprocess.run(
-      [sys.executable, "-m", "tfplace.bin.place", *arguments],
-      check=False,
-      stdout=subprocess.PIPE,
-      stderr=theirs,
-      text=True,
-      timeout=120,
-    )
-    os.set_blocking(ours, False)
-    try:
-      shown = os.read(ours, 10_000).decode()
-    except BlockingIOError:
-      shown = ""
-  finally:
-    os.close(ours)
-    os.close(theirs)
-  assert done.returncode == 0, shown
-  assert "error" not in shown

@@ -92,30 +92,6 @@ def test_output_is_printed_in_every_encoding(folder, command, monkeypatch):
   assert stream.buffer.getvalue().decode("ascii")
 
 
-def test_a_command_without_a_temporary_folder_is_clear(folder):
-  words = COMMANDS["table"].split()
-  code = (
-    "import tempfile\n"
-    "def none(): raise FileNotFoundError(2, 'No usable temporary directory')\n"
-    "tempfile.gettempdir = tempfile._get_default_tempdir = none\n"
-    "from tfplace.bin import cli, place\n"
-    "place._check = lambda _: cli.load_tensorflow()\n"
-    f"import sys; sys.argv = ['tfplace-place', *{words[1:]!r}]\n"
-    "sys.exit(place.run())\n"
-  )
-  done = subprocess.run(
-    [sys.executable, "-c", code],
-    cwd=folder,
-    check=False,
-    env={**os.environ, "PYTHONPATH": str(ROOT)},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 1
-  assert "no folder for temporary files can be written" in done.stderr
-  assert "Traceback" not in done.stderr
-
-
 def test_a_missing_temporary_folder_is_named(monkeypatch):
   def none():
     raise FileNotFoundError(2, "No usable temporary directory found")

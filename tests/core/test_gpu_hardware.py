@@ -60,7 +60,7 @@ def test_gpus_of_presets_are_those_of_their_data_sheets(name):
   assert peaks.get("fp16", 0) == pytest.approx(fp16 * 1e6, rel=0.01)
   assert found.multiprocessors == multiprocessors
   assert found.power_watts == watts
-  # How Grappler computes a GPU's peak (op_level_cost_estimator.cc).
+  # Grappler computes a GPU's peak (op_level_cost_estimator.cc).
   lanes = 192 if found.architecture < 4 else 64
   by_grappler = 2 * hardware["num_cores"] * hardware["frequency"] * lanes
   assert by_grappler == pytest.approx(fp32 * 1e6, rel=0.012)

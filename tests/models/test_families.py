@@ -95,7 +95,7 @@ def test_split_is_24_to_8_without_overlap():
 
 @pytest.mark.parametrize("family", [slow("ptb"), "nmt"])
 def test_a_member_trains_and_extracts(family):
-  """`cifar10` does in `test_models` and `test_expert_cues`: it takes long."""
+  """`cifar10` does in `test_models`: it takes long."""
   zoo = families.member(family, 31, **SMALL[family])
   x, y = zoo.sample(0)
   losses = [float(zoo.model.train_on_batch(x, y)) for _ in range(20)]

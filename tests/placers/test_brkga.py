@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.testing import problems
+from tests.testing import exact, problems
 from tfplace.core import Problem
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
@@ -56,7 +56,7 @@ def test_evolution_keeps_the_elite_and_mixes_it_with_the_rest():
 def test_optimum_of_an_easy_problem_is_found_from_random_keys(seed):
   problem = problems.two_halves()
   result = run(problem, 1000, seed)
-  assert result.evaluation.step_time_us == problems.optimum(problem) == 6.0
+  assert result.evaluation.step_time_us == exact.optimum(problem) == 6.0
 
 
 @pytest.mark.parametrize("evaluations", [7, 123])

@@ -3,7 +3,7 @@ import time
 import numpy as np
 import pytest
 
-from tests.testing import problems
+from tests.testing import exact, problems
 from tfplace.core import OpSpec, Placement, Problem, build_graph
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
@@ -69,7 +69,7 @@ def test_never_below_the_optimum_which_searches_find(strategy):
     except (InfeasibleError, ProblemError):
       assert strategy == "cpu"
       continue
-    best = problems.optimum(problem)
+    best = exact.optimum(problem)
     assert result.evaluation.step_time_us >= best
     if strategy in ("annealing", "auto"):
       assert result.evaluation.step_time_us == best

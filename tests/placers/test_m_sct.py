@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.testing import problems
+from tests.testing import exact, problems
 from tfplace.core import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
@@ -92,7 +92,7 @@ def test_device_waits_for_the_favorite_child():
   assert favorites(problem)[0] == 2
   assert place(problem, "m_etf").evaluation.step_time_us == 21.0
   result = place(problem, "m_sct")
-  assert result.evaluation.step_time_us == 16.0 == problems.optimum(problem)
+  assert result.evaluation.step_time_us == 16.0 == exact.optimum(problem)
 
 
 def test_urgent_op_does_not_wait_for_a_favorite():

@@ -18,7 +18,7 @@ from tfplace.simulate import Simulator
 
 SHIPPED_POLICIES = [name for name in LEARNED if (SHIPPED / name).is_dir()]
 ALL = [*CLASSICAL, "annealing", "brkga", "auto", *SHIPPED_POLICIES]
-# Of the optimum, a bound may be over by rounding.
+# A bound may exceed the optimum by rounding, relative to it.
 ROUNDING = 1e-9
 
 

@@ -3,7 +3,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.testing import problems
+from tests.testing import exact, problems
 from tfplace.core import Cluster, Device, Link, Problem
 from tfplace.errors import TfplaceError
 from tfplace.placers import place
@@ -127,7 +127,7 @@ def test_cut_of_two_halves_is_at_the_thin_edge(strategy):
   result = place(problem, strategy, budget_s=5)
   devices = result.placement.devices.tolist()
   assert devices[:4] == [devices[0]] * 4 != devices[4:] == [devices[4]] * 4
-  assert result.evaluation.step_time_us == 6.0 == problems.optimum(problem)
+  assert result.evaluation.step_time_us == 6.0 == exact.optimum(problem)
 
 
 def test_neighbours_go_to_near_devices():

@@ -1,10 +1,8 @@
 """The content hash: all that decides a graph changes it, and nothing else."""
 
 import dataclasses
-import json
 import os
 import shutil
-import sys
 from importlib import metadata
 
 import pytest
@@ -142,20 +140,6 @@ def test_a_changed_line_of_code_changes_the_key(monkeypatch, tmp_path, path):
 def test_code_that_cannot_be_read_has_no_key(monkeypatch, tmp_path):
   monkeypatch.setattr(graph_keys, "_PACKAGE", tmp_path / "tfplace.zip")
   assert zoo() is None
-
-
-def test_keras_settings_are_the_same_read_or_imported(monkeypatch, tmp_path):
-  import keras
-
-  names = ("floatx", "epsilon", "image_data_format")
-  settings = {name: getattr(keras.config, name)() for name in names}
-  (tmp_path / "keras.json").write_text(json.dumps(settings))
-  monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-  imported = graph_keys._keras_settings()
-  monkeypatch.delitem(sys.modules, "keras")
-  assert graph_keys._keras_settings() == imported
-  (tmp_path / "keras.json").write_text('{"floatx": "float16"}')
-  assert graph_keys._keras_settings() != imported
 
 
 def test_a_dtype_policy_changes_the_key():

@@ -1,9 +1,7 @@
 """Choosing k and m on hand-made steps, whose best splits are known."""
 
 import dataclasses
-import inspect
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -212,27 +210,6 @@ def test_by_evaluations_the_same_seed_gives_the_same_plan():
   np.testing.assert_array_equal(
     first.best.placement.devices, second.best.placement.devices
   )
-
-
-def test_all_searches_together_keep_the_seconds(monkeypatch):
-  given_s, took_s, real = [], [], placers.place
-
-  def place(*args, **options):
-    asked = inspect.signature(real).bind(*args, **options).arguments
-    began = time.perf_counter()
-    result = real(*args, **options)
-    if asked["strategy"] == "annealing":
-      given_s.append(asked["budget_s"])
-      took_s.append(time.perf_counter() - began)
-    return result
-
-  monkeypatch.setattr(placers, "place", place)
-  step = Step(layers=40, overhead_us=3.0, devices=4)
-  plan = chosen(step, config=PlanConfig("annealing", budget_s=2.0))
-  assert len(plan.choice.trials) >= 2
-  # The last one, of the split that is chosen, gets what the others left.
-  assert sum(given_s[:-1]) < 2.0
-  assert given_s[-1] <= max(0.02, 2.0 - sum(took_s[:-1])) + 1e-6  # rounding
 
 
 def test_a_strategy_that_refuses_the_split_step_leaves_it_whole(monkeypatch):

@@ -8,25 +8,8 @@ from tfplace.core import OpSpec, Problem, build_graph
 INF = np.inf
 
 
-def _no_ops():
-  return Problem(problems.graph([], []), problems.cluster([INF] * 2))
-
-
 def _no_ops_on_one_device():
   return Problem(problems.graph([], []), problems.cluster([INF]))
-
-
-def _one_op_on_one_device():
-  return Problem(problems.graph([3.0], []), problems.cluster([INF]))
-
-
-def _one_op():
-  return Problem(problems.graph([3.0], []), problems.cluster([INF] * 2))
-
-
-def _no_edges():
-  times = [float(i) for i in range(12)]
-  return Problem(problems.graph(times, []), problems.cluster([INF] * 3))
 
 
 def _control_edges_and_no_outputs():
@@ -174,11 +157,7 @@ def _wide_fan():
 PROBLEMS = {
   make.__name__[1:]: make
   for make in (
-    _no_ops,
     _no_ops_on_one_device,
-    _one_op_on_one_device,
-    _one_op,
-    _no_edges,
     _control_edges_and_no_outputs,
     _one_device,
     _device_without_memory,

@@ -1,11 +1,8 @@
 """Small problems for the tests of placers."""
 
-import itertools
-
 import numpy as np
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.simulate import Simulator
 
 
 def cluster(
@@ -88,14 +85,6 @@ def random_problem(seed):
       links,
     ),
   )
-
-
-def optimum(problem):
-  """Least feasible step time, by trying every placement of the groups."""
-  choices = [np.flatnonzero(row) for row in problem.group_allowed]
-  rows = np.array(list(itertools.product(*choices)), np.int32)
-  batch = Simulator(problem).run(rows[:, problem.group_of])
-  return batch.step_time_us[batch.feasible].min()
 
 
 def two_halves():
