@@ -51,7 +51,7 @@ def net():
   tokens = keras.Input((6,), dtype="int32")
   x = layers.Embedding(50, 8, name="words")(tokens)
   x = x + layers.Embedding(6, 8, name="places")(keras.ops.arange(6))
-  x = layers.LSTM(5, name="lstm")(x)
+  x = layers.SimpleRNN(5, name="rnn")(x)
   x = layers.Dense(6, "relu", kernel_regularizer="l2", name="dense")(x)
   return compiled(keras.Model(tokens, layers.Dense(3, name="last")(x)))
 

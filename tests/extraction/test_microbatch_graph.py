@@ -28,7 +28,7 @@ def tokens():
   x = layers.Embedding(ROWS, WIDTH, name="table")(sequence)
   x = layers.Conv1D(8, 3, use_bias=False, name="conv")(x)
   x = layers.BatchNormalization(name="norm")(x)
-  x = layers.LSTM(5, name="lstm")(x)
+  x = layers.SimpleRNN(5, name="rnn")(x)
   x = layers.Dense(6, "relu", kernel_regularizer="l2", name="dense")(x)
   model = keras.Model(sequence, layers.Dense(3, name="last")(x), name="net")
   optimizer = keras.optimizers.AdamW(weight_decay=0.1)

@@ -1,7 +1,5 @@
 """A step that recomputes activations computes the same, in less memory."""
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import tensorflow as tf
 from keras import layers
 
 from tests.testing import recomputed_models as models
+from tests.testing.slow import slow
 from tfplace import cluster_preset, largest_batch, place
 from tfplace.core import Problem
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
@@ -21,13 +20,11 @@ from tfplace.plan.sources import extract, op_graph
 STEPS = 10
 
 
-@pytest.fixture(scope="module", params=models.MODELS)
-def steps(request):
-  """Traces of one model, by what is recomputed and number of microbatches."""
-  keras.utils.set_random_seed(0)
-  return functools.cache(
-    functools.partial(traced, models.MODELS[request.param]())
-  )
+# (model, microbatches)
+CASES = [(name, 1) for name in models.MODELS] + [
+  (name, 2) if name in ("convolutions", "shared") else slow(name, 2)
+  for name in models.MODELS
+]
 
 
 def traced(model, recompute="none", microbatches=1):
@@ -74,11 +71,13 @@ def clones(step):
   return [node for node in step.graph_def.node if is_clone(node.name)]
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
-def test_ten_steps_equal_those_that_keep_activations(steps, microbatches):
+@pytest.mark.parametrize(("name", "microbatches"), CASES)
+def test_ten_steps_equal_those_that_keep_activations(name, microbatches):
   """Loss, metrics and all variables: random seeds are not drawn again."""
-  kept, again = steps("none", microbatches), steps("all", microbatches)
-  assert clones(again)
+  keras.utils.set_random_seed(0)
+  model = models.MODELS[name]()
+  kept, again = (traced(model, x, microbatches) for x in ("none", "all"))
+  check_clones(again)
   assert list(kept.variables) == list(again.variables)
   expected, weights = run(kept)
   results, new_weights = run(again)
@@ -89,9 +88,10 @@ def test_ten_steps_equal_those_that_keep_activations(steps, microbatches):
     np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
-def test_nothing_with_state_is_cloned_and_roots_wait(steps):
-  step = steps("all", 1)
+def check_clones(step):
+  """No op with state is cloned, and roots of clones wait for an op."""
   found = {node.name: node for node in clones(step)}
+  assert found
   names = {node.name for node in step.graph_def.node}
   for node in found.values():
     assert original_name(node.name) in names
@@ -101,7 +101,7 @@ def test_nothing_with_state_is_cloned_and_roots_wait(steps):
     assert inside or controls
 
 
-@pytest.mark.parametrize("name", ["shared", "mixed_precision"])
+@pytest.mark.parametrize("name", ["shared", slow("mixed_precision")])
 def test_the_names_of_a_step_tell_what_it_recomputes(name):
   model = models.MODELS[name]()
   step = traced(model, "all", 2)
@@ -116,7 +116,7 @@ def test_the_names_of_a_step_tell_what_it_recomputes(name):
   assert [node.name for node in again.graph_def.node] == names
 
 
-@pytest.mark.parametrize("recompute", ["all", ["attend_*", "wide_*"]])
+@pytest.mark.parametrize("recompute", [slow("all"), ["attend_*", "wide_*"]])
 def test_less_memory_is_held_and_more_time_is_spent(recompute):
   model = models.transformer(depth=3, width=64)
   cluster = cluster_preset("v100x1")

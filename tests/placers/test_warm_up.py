@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.testing.slow import slow
+
 # In a process of its own: other tests call kernels with other types.
 _COUNTING = """
 import dataclasses, json, sys
@@ -56,7 +58,7 @@ print(json.dumps([before, after, signatures()]))
 """
 
 
-@pytest.mark.parametrize("links", ["free", "costly"])
+@pytest.mark.parametrize("links", [slow("free"), "costly"])
 def test_nothing_is_left_to_compile_after_warming_up(links):
   """Counts how often each kernel that Python calls is compiled or loaded."""
   done = subprocess.run(
