@@ -1,5 +1,7 @@
 """Measured costs put in the place of estimates."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -110,6 +112,80 @@ def test_a_step_too_large_for_one_device_is_profiled_on_all():
   assert small.asked == [{"d0": 4, "d1": 0}, {"d0": 2, "d1": 2}]
   assert found.times_us["CPU"] == dict.fromkeys("abcd", 5.0)
   assert found.op_overhead_us == {"CPU": 1.0}
+
+
+def beside_a_cpu(kinds):
+  """A step of a variable, its read, a product and its update."""
+  both = dict.fromkeys(kinds, 8.0)
+  ops = [
+    OpSpec("w", "VarHandleOp", both, [0.0], 4e6, colocation="w"),
+    OpSpec("read", "ReadVariableOp", both, [4e6]),
+    OpSpec("y", "MatMul", both, [4.0]),
+    OpSpec("text", "StringFormat", {"CPU": 8.0}, [4.0]),
+    OpSpec("update", "ResourceApplyAdam", both, [], colocation="w"),
+  ]
+  graph = build_graph("g", ops, [(0, 0, 1), (1, 0, 2), (2, 0, 3), (2, 0, 4)])
+  devices = [Device(f"/device:{kind}:0", kind) for kind in kinds]
+  ways = itertools.permutations(devices, 2)
+  links = tuple(Link(a.name, b.name, 1e3) for a, b in ways)
+  return Problem(graph, Cluster("mixed", tuple(devices), links))
+
+
+def ran_with(problem, times_us, rows, untimed=()):
+  """Runs placements; an op takes the time of its kind."""
+
+  def run(row):
+    rows.append(row.tolist())
+    ops = {
+      name: OpTime(
+        problem.cluster.devices[d].name,
+        0.0,
+        times_us[problem.cluster.devices[d].kind],
+        {},
+      )
+      for name, d in zip(problem.graph.names, row, strict=True)
+    }
+    return [100.0], [Trace(ops, {}, untimed)]
+
+  return run
+
+
+def test_beside_gpus_the_cpu_runs_only_what_may_be_placed_there():
+  problem = beside_a_cpu(["GPU", "CPU"])
+  rows = []
+  run = ran_with(problem, {"GPU": 10.0, "CPU": 24.0}, rows)
+  found = profiling.profiled(problem, run)
+  # All on the GPU but the op without a kernel; then the variable's ops, too.
+  assert rows == [[0, 0, 0, 1, 0], [1, 0, 0, 1, 1]]
+  assert set(found.times_us["CPU"]) == {"w", "text", "update"}
+  assert set(found.times_us["GPU"]) == {"w", "read", "y", "update"}
+  assert set(found.step_time_us) == {"GPU"}
+  # Other ops keep their estimate times the median of measured over estimated.
+  graph = found.apply(problem).graph
+  np.testing.assert_array_equal(graph.time_us["CPU"], 24.0)
+
+
+def test_each_kind_of_gpu_is_profiled():
+  problem = beside_a_cpu(["GPU-a100", "GPU-v100", "CPU"])
+  rows = []
+  speeds = {"GPU-a100": 5.0, "GPU-v100": 10.0, "CPU": 24.0}
+  found = profiling.profiled(problem, ran_with(problem, speeds, rows))
+  assert rows[:2] == [[0, 0, 0, 2, 0], [1, 1, 1, 2, 1]]
+  for kind, time_us in speeds.items():
+    assert found.times_us[kind]["update"] == time_us
+
+
+def test_without_traced_kernels_estimates_are_scaled_to_the_step(caplog):
+  problem = beside_a_cpu(["GPU", "CPU"])
+  # Launches take 1 us; estimates of 8 us for four ops and 24 us of the CPU.
+  run = ran_with(problem, {"GPU": 1.0, "CPU": 24.0}, [], ["/device:GPU:0"])
+  found = profiling.profiled(problem, run)
+  assert "no kernels on /device:GPU:0, because CUPTI" in caplog.text
+  assert found.times_us["GPU"] == dict.fromkeys(
+    ("w", "read", "y", "update"), 8.0
+  )
+  # 100 us of the step less 56 us, among the five ops.
+  assert found.op_overhead_us["GPU"] == pytest.approx((100 - 56) / 4)
 
 
 TIMES = {"a": 10.0, "b": 20.0, "c": 30.0, "d": 0.0}

@@ -54,14 +54,58 @@ def test_peak_is_that_of_allocations_less_releases_over_time():
   assert step_stats.parse(stats, {"a"}).peak_bytes == {CPU: 160}
 
 
-def test_kernels_on_a_gpus_streams_replace_their_launch():
+def traced(device, start_us, took_us, name):
+  """Adds an event as TensorFlow's GPU tracer does: in whole microseconds."""
+  device.node_stats.add(
+    node_name=name,
+    all_start_micros=start_us,
+    op_end_rel_micros=took_us,
+    all_end_rel_micros=took_us,
+    timeline_label="volta_sgemm_128x64_nn regs:126",
+  )
+
+
+def of_a_gpu():
+  """Launches of four ops, and what the tracer adds for two of them."""
   stats = step_stats_pb2.StepStats()
-  add(stats.dev_stats.add(device=GPU), "a", 1, 2)
-  streams = stats.dev_stats.add(device="/device:GPU:0/stream:all")
-  for took in (30, 12.5):
-    streams.node_stats.add(
-      node_name="a:MatMul", op_end_rel_nanos=int(took * 1000)
+  launches = stats.dev_stats.add(device=GPU)
+  for i, name in enumerate(("a", "b", "shape", "AddN")):
+    add(launches, name, 1_000_000 + 10 * i, 5)
+  return stats
+
+
+def test_ops_of_a_gpu_take_the_time_of_their_kernels_and_copies():
+  stats = of_a_gpu()
+  tracer = {
+    name: stats.dev_stats.add(device=f"/device:GPU:0/{name}")
+    for name in (
+      *("stream:all", "stream:14", "stream:15<MemcpyD2D>"),
+      *("memcpy", "sync", "stream:"),
     )
-  trace = step_stats.parse(stats, {"a"})
-  assert trace.ops["a"].compute_us == pytest.approx(42.5)
+  }
+  # Two kernels of a, one of b and a copy of b, each listed twice.
+  for name in ("stream:all", "stream:14"):
+    traced(tracer[name], 1_000_030, 30, "a:MatMul")
+    traced(tracer[name], 1_000_060, 0, "a:MatMul")
+    traced(tracer[name], 1_000_070, 7, "b:AssignAddVariableOp")
+  for name in ("stream:15<MemcpyD2D>", "memcpy"):
+    traced(tracer[name], 1_000_080, 2, "b:AssignAddVariableOp")
+  traced(tracer["memcpy"], 1_000_090, 9, "edge_1_a:_Send")
+  traced(tracer["sync"], 999_000, 50, "cuStreamSynchronize")
+  trace = step_stats.parse(stats, {"a", "b", "shape", "AddN"})
+  # Whole microseconds lack half of one on average: 30.5 + 0.5, 7.5 + 2.5.
+  times = {name: op.compute_us for name, op in trace.ops.items()}
+  assert times == {"a": 31.0, "b": 10.0, "shape": 0.0, "AddN": 0.0}
+  # After the first launch.
+  assert trace.ops["a"].start_us == 30.0
+  assert trace.ops["b"].start_us == 70.0
   assert set(trace.peak_bytes) == {GPU}
+  assert not trace.untimed_gpus
+
+
+def test_gpus_without_traced_kernels_are_named():
+  stats = of_a_gpu()
+  add(stats.dev_stats.add(device=CPU), "host", 1_000_000, 3)
+  trace = step_stats.parse(stats, {"a", "b", "host"})
+  assert trace.untimed_gpus == (GPU,)
+  assert trace.ops["a"].compute_us == pytest.approx(5.0)

@@ -36,6 +36,7 @@ _PACKAGE = pathlib.Path(__file__).parent.parent
 _CODE = (
   *("models", "core", "formats", "extraction", "cost", "__init__.py"),
   *("plan/local_step.py", "plan/model_source.py", "plan/sources.py"),
+  *("measure/calibrate", "measure/session"),
 )
 
 

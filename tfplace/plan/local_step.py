@@ -9,7 +9,7 @@ that ops keep their names.
 import dataclasses
 import os
 import re
-import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,8 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import evaluations, placed_step
-from tfplace.measure.calibrate import placements, profiling
-from tfplace.measure.local import host
+from tfplace.measure.calibrate import profiling
+from tfplace.measure.local import host, runtime
 from tfplace.measure.session import messages, session
 from tfplace.plan import graph_cache, graph_keys
 
@@ -48,11 +48,11 @@ _STEP = "step_time_us"  # Key of `OpGraph.extra`.
 def measured_problem(
   problem: Problem, traced: TracedStep, seconds: float
 ) -> Problem:
-  """Returns the problem with costs measured in steps on the first device.
+  """Returns the problem with costs measured in steps on a device of each kind.
 
-  Op times and overhead of that device's kind are scaled so that the simulated
-  step time equals the measured one. On another kind, only ops that must run
-  there are timed. The graph cache stores the result.
+  Op times and overhead of a kind are scaled so that the simulated step time
+  equals the measured one, see `profiling.profiled`. The graph cache stores the
+  result.
 
   Args:
     problem: problem with estimated costs on this process's devices.
@@ -96,30 +96,21 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
 
 def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
   """Returns the graph with measured times; `extra` has overhead and step."""
-  graph, home = problem.graph, problem.cluster.devices[0]
-  row = placements.home_devices(problem)[problem.group_of].astype(np.int32)
-  seconds = min(seconds, _COUNTS["seconds"])
+  kinds = {device.kind for device in problem.cluster.devices}
+  seconds = min(seconds, _COUNTS["seconds"]) / len(kinds)
   phase_s = min(seconds / 3, _COUNTS["phase_s"])
   counts = {**_COUNTS, "seconds": seconds, "phase_s": phase_s}
-  reply = _run(traced, Placement(problem, row), optimized=False, **counts)
-  found = profiling.op_times_us(reply.traces)
-  step_us = statistics.median(reply.step_us)
-  fitted, overhead_us = profiling.fitted(found, step_us, not row.any())
-  here = [graph.names[op] for op in np.flatnonzero(row == 0)]
-  times = {name: fitted.get(name, 0.0) for name in here}
-  graph = measured_costs.with_measured_times(graph, home.kind, times)
-  time_us = {kind: times.copy() for kind, times in graph.time_us.items()}
-  for op in np.flatnonzero(row).tolist():  # Ops without a kernel on `home`.
-    kind = problem.cluster.devices[row[op]].kind
-    time_us[kind][op] = found.get(graph.names[op], time_us[kind][op])
-  measured = {
-    _OVERHEAD: {home.kind: overhead_us},
-    _STEP: step_us,
-    measured_costs.STEP_NOISE: measured_costs.step_noise(reply.step_us),
-  }
-  return dataclasses.replace(
-    graph, time_us=time_us, extra={**graph.extra, **measured}
-  )
+
+  def run(row: np.ndarray) -> tuple[Sequence[float], Sequence[messages.Trace]]:
+    placement = Placement(problem, row)
+    reply = _run(traced, placement, optimized=False, **counts)
+    return reply.step_us, reply.traces
+
+  found = profiling.profiled(problem, run)
+  graph = found.apply(problem).graph
+  home = problem.cluster.devices[0].kind
+  measured = {_OVERHEAD: found.op_overhead_us, _STEP: found.step_time_us[home]}
+  return dataclasses.replace(graph, extra={**graph.extra, **measured})
 
 
 def _content(traced: TracedStep) -> bytes:
@@ -194,8 +185,10 @@ def _run(
     )
   except tf.errors.OpError as error:
     reason = (error.message.strip() or type(error).__name__).splitlines()[0]
-    raise MeasurementError(
-      f"the step of {traced.name!r} could not be run: {reason}"
+    full = isinstance(error, tf.errors.ResourceExhaustedError)
+    raise runtime.ChildError(
+      "out_of_memory" if full else "failed",
+      f"the step of {traced.name!r} could not be run: {reason}",
     ) from error
 
 

@@ -71,6 +71,16 @@ def round_robin(
   return row[problem.group_of].astype(np.int32)
 
 
+def with_variables_on(
+  problem: Problem, start: np.ndarray, device: int
+) -> np.ndarray:
+  """Moves groups with variables of a placement [num_ops] to a device."""
+  holds = np.zeros(problem.num_groups, bool)
+  holds[problem.group_of[problem.graph.persistent_bytes > 0]] = True
+  moves = holds & problem.group_allowed[:, device]
+  return np.where(moves[problem.group_of], device, start).astype(np.int32)
+
+
 def balanced(
   problem: Problem, devices: Sequence[int], message_us: float
 ) -> np.ndarray:

@@ -6,25 +6,31 @@ untraced step.
 
 import dataclasses
 import itertools
+import logging
 import statistics
-from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
+from tfplace.core.cluster import CPU
 from tfplace.core.problem import Problem
 from tfplace.cost.measured_costs import (
   STEP_NOISE,
   step_noise,
   with_measured_times,
 )
-from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import harness
 from tfplace.measure.calibrate import placements
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
+
+_logger = logging.getLogger("tfplace")
+_NO_KERNELS = (
+  "TensorFlow traced no kernels on %s, because CUPTI (libcupti.so) is missing"
+  " or not permitted: op times of %r are estimates, scaled to its measured step"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +38,8 @@ class Profile:
   """Measured costs by device kind.
 
   Attributes:
-    times_us: kind -> op name -> microseconds in the op's kernel.
+    times_us: kind -> op name -> microseconds in the op's kernel, for the ops
+      that ran on the kind.
     op_overhead_us: kind -> microseconds between two ops of one device.
     step_time_us: kind -> time of the step with every op on the kind's first
       device (on all its devices if one lacks the memory). Ops that the kind
@@ -63,6 +70,14 @@ class Profile:
     return Problem(graph, cluster, order=problem.order)
 
 
+# Runs a placement, [num_ops] devices; returns step times, in microseconds, and
+# traces. Raises MeasurementError, a ChildError of kind "out_of_memory" for lack
+# of memory.
+Run: TypeAlias = Callable[
+  [np.ndarray], tuple[Sequence[float], Sequence[messages.Trace]]
+]
+
+
 def profile(
   problem: Problem,
   traced: TracedStep,
@@ -70,8 +85,6 @@ def profile(
   **options: Any,
 ) -> Profile:
   """Runs the step on one device of each kind and times its ops.
-
-  If the device lacks the memory, all devices of the kind share the ops.
 
   Args:
     **options: options of `MeasurementHarness`; the default of `traced_steps` is
@@ -83,34 +96,85 @@ def profile(
   measuring = harness.MeasurementHarness(
     problem, traced, workers, **{"traced_steps": 9, **options}
   )
-  times, overhead, step, noise = {}, {}, {}, {}
-  for kind in dict.fromkeys(d.kind for d in problem.cluster.devices):
-    if kind not in problem.graph.kinds:
-      continue
-    devices = [
-      i for i, d in enumerate(problem.cluster.devices) if d.kind == kind
-    ]
-    row = placements.round_robin(problem, devices[:1], 1)
-    evaluation = measuring.evaluate(row[None])[0]
-    shared = _lacks_memory(evaluation) and len(devices) > 1
-    if shared:
-      row = placements.round_robin(problem, devices, len(devices))
-      evaluation = measuring.evaluate(row[None])[0]
-    _raise_failed(evaluation)
-    here = np.flatnonzero(np.isin(row, devices))
-    placed = [problem.graph.names[op] for op in here]
-    names = [problem.cluster.devices[i].name for i in devices]
-    step[kind] = evaluation.step_time_us
-    noise[kind] = step_noise(evaluation.extra["step_times_us"])
-    found = op_times_us(measuring.traces)
-    if shared:
-      overhead[kind] = gap_us(measuring.traces, names)
+
+  def run(row: np.ndarray) -> tuple[Sequence[float], Sequence[messages.Trace]]:
+    (evaluation,) = measuring.evaluate(row[None])
+    if "error" in evaluation.extra:
+      kind, why = evaluation.extra["error_kind"], evaluation.extra["error"]
+      raise runtime.ChildError(kind, f"no profile: {why}")
+    return evaluation.extra["step_times_us"], measuring.traces
+
+  return profiled(problem, run, workers.starting_us)
+
+
+def profiled(
+  problem: Problem,
+  run: Run,
+  starting_us: Callable[[str], float] = lambda _: 0.0,
+) -> Profile:
+  """Times the ops of a step on one device of each kind.
+
+  If the device lacks the memory, all devices of the kind share the ops. Beside
+  GPUs, CPUs run only ops without a GPU kernel and ops with variables (updates,
+  which placements keep in host memory where GPUs are short of it). Where
+  TensorFlow traces no kernels on a GPU, estimates take their place.
+
+  Args:
+    starting_us: device -> time in each step before it starts.
+
+  Raises:
+    MeasurementError: the step could not be run.
+  """
+  graph, devices = problem.graph, problem.cluster.devices
+  kinds = [
+    k for k in dict.fromkeys(d.kind for d in devices) if k in graph.kinds
+  ]
+  main = [k for k in kinds if not k.startswith(CPU)] or kinds
+  times: dict[str, dict[str, float]] = {}
+  overhead, step, noise = {}, {}, {}
+  for kind in sorted(kinds, key=lambda kind: kind not in main):
+    here = [i for i, d in enumerate(devices) if d.kind == kind]
+    names = [devices[i].name for i in here]
+    if kind in main:
+      row, (step_us, traces) = _run_on(problem, here, run)
     else:
-      running_us = step[kind] - workers.starting_us(names[0])
-      found, overhead[kind] = fitted(found, running_us, (row == row[0]).all())
+      row = placements.with_variables_on(problem, row, here[0])
+      if not np.isin(row, here).any():
+        continue
+      step_us, traces = run(row)
+    ops = np.flatnonzero(np.isin(row, here))
+    found = op_times_us(traces)
+    untimed = {gpu for trace in traces for gpu in trace.untimed_gpus}
+    if untimed.intersection(names):
+      _logger.warning(_NO_KERNELS, " and ".join(names), graph.name)
+      found |= {graph.names[op]: float(graph.time_us[kind][op]) for op in ops}
+    if kind in main:
+      step[kind], noise[kind] = statistics.median(step_us), step_noise(step_us)
+      if len(np.unique(row[ops])) > 1:
+        overhead[kind] = gap_us(traces, names)
+      else:
+        running_us = step[kind] - starting_us(names[0])
+        alone = len(ops) == graph.num_ops or bool(untimed)
+        found, overhead[kind] = fitted(found, running_us, alone)
     # The runtime pruned ops without a time.
-    times[kind] = {name: found.get(name, 0.0) for name in placed}
+    times[kind] = {
+      graph.names[op]: found.get(graph.names[op], 0.0) for op in ops
+    }
   return Profile(times, overhead, step, noise)
+
+
+def _run_on(
+  problem: Problem, devices: Sequence[int], run: Run
+) -> tuple[np.ndarray, tuple[Sequence[float], Sequence[messages.Trace]]]:
+  """Runs a step on the first of some equal devices, or on all of them."""
+  row = placements.round_robin(problem, devices[:1], 1)
+  try:
+    return row, run(row)
+  except runtime.ChildError as error:
+    if error.kind != "out_of_memory" or len(devices) == 1:
+      raise
+  row = placements.round_robin(problem, devices, len(devices))
+  return row, run(row)
 
 
 def op_times_us(traces: Sequence[messages.Trace]) -> dict[str, float]:
@@ -165,12 +229,3 @@ def gap_us(traces: Sequence[messages.Trace], devices: Container[str]) -> float:
         for before, after in itertools.pairwise(ops)
       ]
   return statistics.median(gaps) if gaps else 0.0
-
-
-def _lacks_memory(evaluation: Evaluation) -> bool:
-  return evaluation.extra.get("error_kind") == "out_of_memory"
-
-
-def _raise_failed(evaluation: Evaluation) -> None:
-  if "error" in evaluation.extra:
-    raise MeasurementError(f"no profile: {evaluation.extra['error']}")

@@ -162,10 +162,13 @@ class Trace:
     ops: op name -> its time.
     peak_bytes: device -> peak of allocations by ops in the step, without
       variables and constants.
+    untimed_gpus: GPUs whose ops have the time of their launch, because
+      TensorFlow traced no kernels.
   """
 
   ops: Mapping[str, OpTime]
   peak_bytes: Mapping[str, float]
+  untimed_gpus: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)

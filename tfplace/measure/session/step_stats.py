@@ -9,7 +9,8 @@ from tensorflow.core.framework import step_stats_pb2
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
 
-_GPU_STREAMS = "/stream:all"
+# Ends of the tracer's devices that have each kernel and each copy once.
+_STREAMS, _COPIES = "/stream:all", "/memcpy"
 
 
 def configure(config: messages.ChildConfig) -> None:
@@ -59,38 +60,54 @@ def parse(
 ) -> messages.Trace:
   """Converts the step stats of one step to plain data.
 
-  GPU kernels are timed on their streams if TensorFlow traced those, because an
-  op's own stats only cover the kernel launch. `known` are the names of the
-  graph's ops; TensorFlow adds its own ops.
+  TensorFlow has two writers of step stats. The executor times ops on devices
+  with full names, which for a GPU covers the launch only. The GPU's tracer
+  (`xplane_to_step_stats.cc`) adds "/device:GPU:0/stream:all", "/memcpy" and
+  devices that repeat these. With it, an op of a GPU takes the time of its
+  kernels and copies, 0 without any.
+
+  Args:
+    known: names of the graph's ops; TensorFlow adds its own ops.
   """
-  devices = [d for d in stats.dev_stats if "/stream:" not in d.device]
-  starts = [_start_ns(n) for d in devices for n in d.node_stats]
-  origin = min(starts, default=0)
+  devices = [d for d in stats.dev_stats if d.device.startswith("/job:")]
+  starts = [_start_us(n) for d in devices for n in d.node_stats]
+  origin = min(starts, default=0.0)
   ops: dict[str, messages.OpTime] = {}
   for device in devices:
     for node in device.node_stats:
       if node.node_name in known:
         _add(ops, node.node_name, _op_time(node, device.device, origin))
-  for device in stats.dev_stats:
-    if device.device.endswith(_GPU_STREAMS):
-      _use_kernel_times(ops, device.node_stats)
+  on_gpus = {name for name, op in ops.items() if ":GPU:" in op.device}
+  untimed = {ops[name].device for name in on_gpus}
+  if any(device.device.endswith(_STREAMS) for device in stats.dev_stats):
+    untimed = set()
+    _use_kernel_times(ops, on_gpus, stats, origin)
   peaks = {d.device: _peak_bytes(d.node_stats) for d in devices}
-  return messages.Trace(ops, peaks)
+  return messages.Trace(ops, peaks, tuple(sorted(untimed)))
 
 
-def _start_ns(node: step_stats_pb2.NodeExecStats) -> int:
-  """Returns the start in nanoseconds; some nodes only have microseconds."""
-  return node.all_start_nanos or node.all_start_micros * 1000
+def _start_us(node: step_stats_pb2.NodeExecStats) -> float:
+  """Returns the start; the GPU's tracer writes whole microseconds only."""
+  return node.all_start_nanos / 1e3 or float(node.all_start_micros)
+
+
+def _took_us(node: step_stats_pb2.NodeExecStats) -> float:
+  """Returns the time from start to end of the kernel.
+
+  The GPU's tracer cuts off to whole microseconds, half of one on average.
+  """
+  if node.op_end_rel_nanos:
+    return (node.op_end_rel_nanos - node.op_start_rel_nanos) / 1e3
+  return node.op_end_rel_micros - node.op_start_rel_micros + 0.5
 
 
 def _op_time(
-  node: step_stats_pb2.NodeExecStats, device: str, origin: int
+  node: step_stats_pb2.NodeExecStats, device: str, origin: float
 ) -> messages.OpTime:
-  start = _start_ns(node) + node.op_start_rel_nanos
   return messages.OpTime(
     device=device,
-    start_us=(start - origin) / 1e3,
-    compute_us=(node.op_end_rel_nanos - node.op_start_rel_nanos) / 1e3,
+    start_us=_start_us(node) - origin + node.op_start_rel_nanos / 1e3,
+    compute_us=_took_us(node),
     output_bytes={
       out.slot: float(
         out.tensor_description.allocation_description.requested_bytes
@@ -113,16 +130,24 @@ def _add(
 
 def _use_kernel_times(
   ops: dict[str, messages.OpTime],
-  kernels: Iterable[step_stats_pb2.NodeExecStats],
+  on_gpus: Iterable[str],
+  stats: step_stats_pb2.StepStats,
+  origin: float,
 ) -> None:
-  """Replaces op times by the sums of their kernels ("op:Type")."""
-  sums: dict[str, float] = {}
-  for kernel in kernels:
-    name = kernel.node_name.rpartition(":")[0] or kernel.node_name
-    took = kernel.op_end_rel_nanos or kernel.op_end_rel_micros * 1000
-    sums[name] = sums.get(name, 0.0) + took / 1e3
-  for name in sums.keys() & ops.keys():
-    ops[name] = dataclasses.replace(ops[name], compute_us=sums[name])
+  """Replaces times of ops by those of their kernels and copies ("op:Type")."""
+  found: dict[str, list[tuple[float, float]]] = {}
+  for device in stats.dev_stats:
+    if device.device.endswith((_STREAMS, _COPIES)):
+      for node in device.node_stats:
+        name = node.node_name.rpartition(":")[0] or node.node_name
+        found.setdefault(name, []).append((_start_us(node), _took_us(node)))
+  for name in on_gpus:
+    op, kernels = ops[name], found.get(name, [])
+    start_us = min(
+      (start - origin for start, _ in kernels), default=op.start_us
+    )
+    took_us = sum(took for _, took in kernels)
+    ops[name] = dataclasses.replace(op, start_us=start_us, compute_us=took_us)
 
 
 def _peak_bytes(nodes: Iterable[step_stats_pb2.NodeExecStats]) -> float:
