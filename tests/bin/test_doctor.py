@@ -10,6 +10,7 @@ from importlib import metadata
 import pytest
 
 from tfplace.bin import doctor
+from tfplace.measure.local import host
 from tfplace.plan import graph_cache
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -28,7 +29,7 @@ HEALTHY = {
 def _examined(monkeypatch, capsys):
   """A function that runs the command with a child that told given facts."""
   monkeypatch.delenv("KERAS_BACKEND", raising=False)
-  monkeypatch.setattr(doctor, "_DRIVERS", ())
+  monkeypatch.setattr(host, "_DRIVERS", ())
 
   def examined(**facts):
     monkeypatch.setattr(doctor, "_report", lambda _: {**HEALTHY, **facts})
@@ -153,8 +154,22 @@ def test_caches_that_cannot_be_written_are_noted(examined, monkeypatch):
 
 
 def test_a_driver_without_a_gpu_is_noted(examined, monkeypatch):
-  monkeypatch.setattr(doctor, "_DRIVERS", (__file__,))
+  monkeypatch.setattr(host, "_DRIVERS", (__file__,))
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
   code, (finding,), _ = examined()
   assert code == 0
   assert "unset CUDA_VISIBLE_DEVICES, which is '-1'" in finding["way_out"]
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+  _, (finding,), _ = examined()
+  assert finding["problem"].endswith("CUDA libraries are missing or too old")
+  assert "pip install 'tfplace[gpu]'" in finding["way_out"]
+
+
+def test_gpus_that_share_launch_threads_are_noted(examined, monkeypatch):
+  monkeypatch.delenv("TF_GPU_THREAD_MODE", raising=False)
+  assert examined(gpus=["NVIDIA H200"])[1] == []
+  code, (finding,), _ = examined(gpus=["NVIDIA H200"] * 2)
+  assert code == 0
+  assert "TF_GPU_THREAD_MODE=gpu_private" in finding["way_out"]
+  monkeypatch.setenv("TF_GPU_THREAD_MODE", "gpu_private")
+  assert examined(gpus=["NVIDIA H200"] * 2)[1] == []

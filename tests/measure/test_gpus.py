@@ -3,15 +3,16 @@
 import pytest
 
 from tests.testing.small_steps import Step
-from tfplace.core.cluster import Device
+from tfplace.core.cluster import Cluster, Device
 from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
+from tfplace.extraction import feed_values, run_steps
 from tfplace.measure import (
   LocalDevices,
   MeasurementHarness,
   open_cluster,
 )
-from tfplace.measure.local import runtime
+from tfplace.measure.local import host, runtime
 from tfplace.measure.session import messages
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
@@ -50,6 +51,30 @@ def test_host_without_gpu_is_told_what_to_choose(monkeypatch):
     open_cluster("gpus"),
   ):
     pass
+
+
+def test_a_driver_without_cuda_libraries_stops_with_what_to_install(
+  monkeypatch,
+):
+  monkeypatch.setattr(host, "_DRIVERS", (__file__,))
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+  told = r"CUDA libraries are missing.*pip install 'tfplace\[gpu\]'"
+  with pytest.raises(MeasurementError, match=told), open_cluster("gpus:2"):
+    pass
+
+
+def test_processes_with_gpus_keep_the_users_settings(monkeypatch):
+  monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_auto_jit=2")
+  for name in ("MALLOC_ARENA_MAX", "TF_GPU_THREAD_MODE"):
+    monkeypatch.delenv(name, raising=False)
+  found = runtime._environment(messages.ChildConfig(gpus=True))
+  assert found["TF_XLA_FLAGS"] == "--tf_xla_auto_jit=2"
+  assert "MALLOC_ARENA_MAX" not in found
+  # Every GPU is fed by threads of its own, unless the user chose.
+  assert found["TF_GPU_THREAD_MODE"] == "gpu_private"
+  monkeypatch.setenv("TF_GPU_THREAD_MODE", "gpu_shared")
+  found = runtime._environment(messages.ChildConfig(gpus=True))
+  assert found["TF_GPU_THREAD_MODE"] == "gpu_shared"
 
 
 def test_fewer_than_one_logical_gpu_is_refused():
@@ -109,3 +134,27 @@ def test_logical_gpus_are_virtual_devices_with_memory_limits():
   virtual = options.experimental.virtual_devices
   assert [list(v.memory_limit_mb) for v in virtual] == [[512.0, 512.0]]
   assert options.visible_device_list == "0"
+
+
+def test_timed_steps_run_optimized_and_traced_ones_as_placed(trained: Step):
+  seen = []
+
+  class Seen(LocalDevices):
+    def run(self, request, timeout_s):
+      seen.append(request)
+      return super().run(request, timeout_s)
+
+  with Seen(logical_cpus=2) as local:
+    devices = tuple(Device(name, "CPU") for name in local.device_names)
+    problem = Problem(trained.graph, Cluster("two", devices))
+    harness = MeasurementHarness(problem, trained.traced, local, steps=3)
+    (evaluation,) = harness.evaluate(trained.on({"y": 1}))
+  assert seen[0].optimized
+  # Grappler has other names, but the trace has all ops, and losses are equal.
+  assert {"y", "square", "grad", "delta"} <= set(harness.traces[0].ops)
+  first, last = evaluation.extra["fetches"], evaluation.extra["last_fetches"]
+  feed = feed_values(trained.traced)
+  expected = [float(f[0]) for f in run_steps(trained.traced, [feed] * 9)]
+  # The first step, three of warm-up and three timed ones, and the last.
+  assert first["loss:0"] == pytest.approx(expected[0], rel=1e-5)
+  assert last["loss:0"] == pytest.approx(expected[7], rel=1e-5)

@@ -38,7 +38,6 @@ _SAME = 1e-4  # Relative difference of losses, which float32 explains.
 _MARK = "tfplace-doctor:"  # Starts a line of the child with a fact as JSON.
 # TensorFlow comes after those that it needs, Keras after TensorFlow.
 _LIBRARIES = ("numpy", "numba", "scipy", "pymetis", "tensorflow", "keras")
-_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # Of hosts with GPUs.
 _PART_MB = 512  # Memory of each part of a single GPU in the self-test.
 _REPORT_IT = "tfplace-doctor does not expect this; please report it"
 
@@ -219,13 +218,12 @@ def _devices(facts: dict[str, Any]) -> Section:
   lines = [f"{host.cpu_name()}, {cores} cores, {memory}"]
   lines += [f"GPU {number}: {name}" for number, name in enumerate(gpus)]
   findings = []
-  driver = next((path for path in _DRIVERS if os.path.exists(path)), None)
-  if not gpus and driver is not None:
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    way_out = "pip install 'tensorflow[and-cuda]', and see that nvidia-smi runs"
-    if hidden is not None:
-      way_out = f"unset CUDA_VISIBLE_DEVICES, which is {hidden!r}"
-    problem = f"TensorFlow sees no GPU, though {driver} says that there is one"
+  if not gpus and host.gpu_driver() is not None:
+    findings.append(Finding(*host.why_no_gpu(), is_broken=False))
+  threads = os.environ.get("TF_GPU_THREAD_MODE", "global")
+  if len(gpus) > 1 and threads == "global":
+    problem = f"{len(gpus)} GPUs share one pool of threads for their launches"
+    way_out = "set TF_GPU_THREAD_MODE=gpu_private before TensorFlow starts"
     findings.append(Finding(problem, way_out, is_broken=False))
   named = os.environ.get("KERAS_BACKEND")
   backend = named or graph_keys.keras_file().get("backend") or "tensorflow"

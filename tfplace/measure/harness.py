@@ -155,6 +155,7 @@ class MeasurementHarness:
       placement,
       self._seed,
       self._workers.runs_in_order or placement.problem.order != ARRIVAL,
+      optimized=not self._workers.runs_in_order,
       seconds=self._share_s,
       **self._counts,
     )

@@ -1,6 +1,8 @@
 """Traced steps with the devices of a placement, ready to run.
 
-Inputs are constants on their devices: feeds would be sent in every step.
+Inputs are constants on their devices: feeds would be sent in every step. In an
+optimized step, they are defaults of placeholders, since Grappler computes in
+advance what follows from constants.
 """
 
 from collections.abc import Mapping
@@ -26,6 +28,7 @@ def step_request(
   placement: Placement,
   seed: int = 0,
   in_order: bool = False,
+  optimized: bool = False,
   **counts: Any,
 ) -> messages.StepRequest:
   """Builds the request that runs `traced` under `placement`.
@@ -34,6 +37,7 @@ def step_request(
     placement: a placement of its nodes; see `MeasurementHarness`.
     seed: seed of inputs without a sample value.
     in_order: whether each device follows the simulated order.
+    optimized: field of `StepRequest`.
     **counts: numbers of steps; fields of `StepRequest`.
   """
   graph_def = tf.compat.v1.GraphDef()
@@ -46,12 +50,15 @@ def step_request(
   initial = with_initializers(traced, graph_def)
   values = feed_values(traced, seed)
   _hold_inputs(initial.graph_def, traced, values)
+  if optimized:
+    _keep_inputs(initial.graph_def, traced)
   return messages.StepRequest(
     graph_def=initial.graph_def.SerializeToString(),
     initializers=initial.assignments,
     initializer_feeds=tuple(initial.feeds.items()),
     fetches=traced.fetches,
     targets=traced.targets,
+    optimized=optimized,
     **counts,
   )
 
@@ -73,6 +80,18 @@ def _hold_inputs(
       del node.attr[key]
     node.attr["dtype"].type = feed.dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(value)
+
+
+def _keep_inputs(graph_def: tf.compat.v1.GraphDef, traced: TracedStep) -> None:
+  for node in [node for node in graph_def.node if node.name in traced.feeds]:
+    value = graph_def.node.add()
+    value.CopyFrom(node)
+    value.name += "/value"
+    shape = node.attr["value"].tensor.tensor_shape
+    node.op = "PlaceholderWithDefault"
+    node.input.insert(0, value.name)
+    node.attr["shape"].shape.CopyFrom(shape)
+    del node.attr["value"]
 
 
 def held_bytes(

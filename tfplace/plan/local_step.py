@@ -2,8 +2,8 @@
 
 The step runs in its own session with its own variables, so the weights,
 optimizer, metrics and random states of the model stay unchanged. The session
-has the devices and threads of this process. Profiling disables Grappler so
-that ops keep their names.
+has the devices, threads and optimization of this process, as `fit` does; only
+the traced steps run without Grappler, so that ops keep their names.
 """
 
 import dataclasses
@@ -103,7 +103,7 @@ def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
 
   def run(row: np.ndarray) -> tuple[Sequence[float], Sequence[messages.Trace]]:
     placement = Placement(problem, row)
-    reply = _run(traced, placement, optimized=False, **counts)
+    reply = _run(traced, placement, **counts)
     return reply.step_us, reply.traces
 
   found = profiling.profiled(problem, run)
@@ -164,25 +164,25 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
     MeasurementError: the step cannot be run beside the model.
   """
   counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
-  reply = _run(traced, placement, optimized=True, **counts)
+  reply = _run(traced, placement, **counts)
   held = placed_step.held_bytes(traced, placement.assignments)
   return evaluations.evaluation(placement, reply, held)
 
 
 def _run(
-  traced: TracedStep,
-  placement: Placement,
-  optimized: bool,
-  **counts: Any,
+  traced: TracedStep, placement: Placement, **counts: Any
 ) -> messages.StepReply:
-  """Runs the step, with Grappler as in `fit` if `optimized`."""
+  """Runs the step with this process's devices, threads and optimization."""
   found = side_effects.when_run(traced.graph_def)
   side_effects.refuse(found, repr(traced.name), MeasurementError)
-  request = placed_step.step_request(traced, placement, **counts)
+  request = placed_step.step_request(
+    traced, placement, optimized=True, **counts
+  )
+  proto = context.context().config
+  proto.isolate_session_state = True
+  proto.allow_soft_placement = False
   try:
-    return session.run_steps(
-      request, "", _config(optimized), lambda _: None, lambda: None
-    )
+    return session.run_steps(request, "", proto, lambda _: None, lambda: None)
   except tf.errors.OpError as error:
     reason = (error.message.strip() or type(error).__name__).splitlines()[0]
     full = isinstance(error, tf.errors.ResourceExhaustedError)
@@ -190,16 +190,3 @@ def _run(
       "out_of_memory" if full else "failed",
       f"the step of {traced.name!r} could not be run: {reason}",
     ) from error
-
-
-def _config(optimized: bool) -> tf1.ConfigProto:
-  """Returns a session config with this process's devices and threads."""
-  proto = context.context().config
-  proto.isolate_session_state = True
-  proto.allow_soft_placement = False
-  if not optimized:
-    options = proto.graph_options.optimizer_options
-    options.opt_level = tf1.OptimizerOptions.L0
-    options.global_jit_level = tf1.OptimizerOptions.OFF
-    proto.graph_options.rewrite_options.disable_meta_optimizer = True
-  return proto

@@ -161,10 +161,7 @@ class LocalDevices(runtime.Runtime):
     self._gpus |= {d.name: d for ready in self._ready for d in ready.gpus}
     has_gpu = any(_kind(name) == "GPU" for name in self._devices)
     if self._use_gpus and not has_gpu:
-      raise MeasurementError(
-        "this host has no GPU that TensorFlow can use; choose --cluster="
-        "workers:N for local worker processes"
-      )
+      raise MeasurementError("; ".join(host.why_no_gpu()))
 
   def _split(self, count: int) -> None:
     share = self._memory_bytes

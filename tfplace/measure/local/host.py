@@ -21,6 +21,7 @@ from tfplace.errors import MeasurementError, shown
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 LOOPBACK = "127.0.0.1"
+_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL
 _DEVICE = re.compile(r".*/device:(\w+):(\d+)")
 
 
@@ -47,6 +48,25 @@ def cpu_name() -> str:
       if key.strip() == "model name":
         return value.strip()
   return platform.processor() or platform.machine()
+
+
+def gpu_driver() -> str | None:
+  """Returns the file of this host's GPU driver, or None without any."""
+  return next((path for path in _DRIVERS if os.path.exists(path)), None)
+
+
+def why_no_gpu() -> tuple[str, str]:
+  """Returns why TensorFlow sees no GPU of this host, and a way out."""
+  driver = gpu_driver()
+  if driver is None:
+    way_out = "choose workers:N for local worker processes"
+    return "this host has no GPU, or no driver for it", way_out
+  problem = f"TensorFlow sees no GPU, though {driver} says that there is one"
+  hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+  if hidden is not None:
+    return problem, f"unset CUDA_VISIBLE_DEVICES, which is {hidden!r}"
+  way_out = "pip install 'tfplace[gpu]', and see that nvidia-smi runs"
+  return f"{problem}: its CUDA libraries are missing or too old", way_out
 
 
 def kind_and_number(device: str) -> tuple[str, int]:

@@ -32,8 +32,8 @@ STARTUP_TIMEOUT_S = 90.0
 _LOG_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log|.*failed call to cuInit")
 # glibc returns freed buffers of tens of megabytes to the kernel, which zeroes
 # their pages on the next use. In some steps, that doubles the time of a
-# convolution. Devices with their own memory pools keep freed memory, so the
-# children do, too.
+# convolution. Devices with their own memory pools keep freed memory, so CPUs in
+# their place do, too.
 _KEEP_MEMORY = {
   "MALLOC_ARENA_MAX": "1",
   "MALLOC_MMAP_MAX_": "0",
@@ -143,6 +143,9 @@ class Child:
 def _environment(config: messages.ChildConfig) -> dict[str, str]:
   """Returns the child's environment, with its threads and this package.
 
+  A process with GPUs keeps the user's settings, such as TF_XLA_FLAGS and those
+  of malloc.
+
   oneDNN keeps its default, on for x86. Its layout pass runs on each device's
   part of the placed graph, so ops that it fuses (Conv2D with BiasAdd) stay on
   their device, and convolutions take less than half the time.
@@ -156,9 +159,13 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
     "TF_GRPC_REUSE_PORT": "true",  # the parent holds the port: see host.py
     "PYTHONUNBUFFERED": "1",
   }
-  limited = config.memory_limit_bytes is not None
-  result |= _RETURN_MEMORY if limited else _KEEP_MEMORY
-  if not config.gpus:
+  if config.gpus:
+    # Rule 2 of the simulator: every GPU is fed by threads of its own. The
+    # default is a pool that all GPUs share.
+    result.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
+  else:
+    limited = config.memory_limit_bytes is not None
+    result |= _RETURN_MEMORY if limited else _KEEP_MEMORY
     result["CUDA_VISIBLE_DEVICES"] = "-1"
   if config.op_threads:
     threads = str(config.op_threads)

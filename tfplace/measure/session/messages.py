@@ -123,6 +123,8 @@ class StepRequest:
     seconds: seconds for all phases: no warm-up step starts after a third, no
       timed step after two thirds, no traced step after all of them; at least 0,
       1 and 1 steps run.
+    optimized: whether timed steps run with Grappler and XLA as functions of
+      TensorFlow do. Traced steps never do, so that ops keep their names.
   """
 
   graph_def: bytes
@@ -135,6 +137,7 @@ class StepRequest:
   traced_steps: int
   phase_s: float
   seconds: float = math.inf
+  optimized: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

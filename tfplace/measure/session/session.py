@@ -1,13 +1,15 @@
 """Sessions in a measuring process that run placed graphs or query workers.
 
-Graphs run as placed: Grappler, constant folding, common subexpression
-elimination, XLA and soft placement are off, and each session has its own
-variables. Two passes remain active: TensorFlow copies constants of up to 16
-elements to each device that reads them, and oneDNN chooses kernels within a
-device. Remote workers do not know each other, so each session specifies the
-cluster (`ConfigProto.cluster_def`), with the first worker as its master.
+Without `StepRequest.optimized`, graphs run as placed: Grappler, constant
+folding, common subexpression elimination, XLA and soft placement are off. Two
+passes remain active: TensorFlow copies constants of up to 16 elements to each
+device that reads them, and oneDNN chooses kernels within a device. Each session
+has its own variables. Remote workers do not know each other, so each session
+specifies the cluster (`ConfigProto.cluster_def`), with the first worker as its
+master.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -24,7 +26,7 @@ _MAX_FEED_BYTES = 256 << 20  # per run, since a message is limited to 2 GiB
 
 
 def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
-  """Returns session options without any graph optimization."""
+  """Returns session options, with TensorFlow's default optimization."""
   proto = tf1.ConfigProto(
     inter_op_parallelism_threads=config.threads,
     intra_op_parallelism_threads=config.op_threads,
@@ -32,10 +34,6 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
     isolate_session_state=True,
     device_count={"CPU": config.cpu_devices},
   )
-  optimizer = proto.graph_options.optimizer_options
-  optimizer.opt_level = tf1.OptimizerOptions.L0
-  optimizer.global_jit_level = tf1.OptimizerOptions.OFF
-  proto.graph_options.rewrite_options.disable_meta_optimizer = True
   if not config.gpus:
     proto.device_count["GPU"] = 0
   elif config.gpu_memory_mb:
@@ -47,6 +45,17 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
   if config.remote:
     add_cluster(proto, config.remote)
   return proto
+
+
+def unoptimized(proto: tf1.ConfigProto) -> tf1.ConfigProto:
+  """Returns a copy of session options that runs a graph as it is."""
+  result = tf1.ConfigProto()
+  result.CopyFrom(proto)
+  optimizer = result.graph_options.optimizer_options
+  optimizer.opt_level = tf1.OptimizerOptions.L0
+  optimizer.global_jit_level = tf1.OptimizerOptions.OFF
+  result.graph_options.rewrite_options.disable_meta_optimizer = True
+  return result
 
 
 def make_server(
@@ -93,30 +102,38 @@ def run_steps(
     graph_def = tf1.GraphDef.FromString(request.graph_def)
     tf.import_graph_def(graph_def, name="")
   graph.finalize()
-  with tf1.Session(target, graph=graph, config=proto) as session:
+  as_placed = unoptimized(proto)
+  first = proto if request.optimized else as_placed
+  with tf1.Session(target, graph=graph, config=first) as session:
     before_init()
     report("initialising the variables")
     _initialize(session, request)
     setup_us = _since_us(started)
-    return _timed(session, request, report, setup_us)
+    clock = _Clock(request)
+    reply = _timed(session, request, clock, report, setup_us)
+    if not request.optimized:
+      return _traced(session, request, clock, report, reply)
+  if not request.traced_steps:
+    return reply
+  # Grappler renames ops, so they are traced without it.
+  with tf1.Session(target, graph=graph, config=as_placed) as session:
+    _initialize(session, request)
+    traced = _traced(session, request, clock, report, reply)
+  return dataclasses.replace(reply, traces=traced.traces)
 
 
 def _timed(
   session: tf1.Session,
   request: messages.StepRequest,
+  clock: "_Clock",
   report: Callable[[str], None],
   setup_us: float,
 ) -> messages.StepReply:
-  graph = session.graph
-  fetched = [graph.get_tensor_by_name(f).op for f in request.fetches]
-  nodes = [graph.get_operation_by_name(t) for t in request.targets]
-  targets = list(dict.fromkeys([*fetched, *nodes]))
-  step = session.make_callable(targets)
-  own = [d.name for d in session.list_devices() if _OWN in d.name]
+  step = session.make_callable(_targets(session, request))
+  own = _own_devices(session)
   step_stats.reset_high_water(own)
-  clock = _Clock(request)
   report("the warm-up steps")
-  first = _values(session, request.fetches, nodes)
+  first = _values(session, request)
   for _ in clock.repeat(request.warmup, 1 / 3, 1, 0):
     step()
   report("the timed steps")
@@ -125,14 +142,46 @@ def _timed(
     started = time.perf_counter()
     step()
     step_us.append(_since_us(started))
+  last = first
+  if request.optimized:
+    last = _values(session, request)
+  high_water = step_stats.high_water_bytes(own)
+  return messages.StepReply(step_us, first, last, [], setup_us, high_water)
+
+
+def _traced(
+  session: tf1.Session,
+  request: messages.StepRequest,
+  clock: "_Clock",
+  report: Callable[[str], None],
+  reply: messages.StepReply,
+) -> messages.StepReply:
+  """Adds traced steps, and the values and memory peaks after all steps."""
   report("the traced steps")
+  targets = _targets(session, request)
   traces = [
     _trace(session, targets)
     for _ in clock.repeat(request.traced_steps, 1.0, 1, 1)
   ]
-  last = _values(session, request.fetches, nodes)
-  high_water = step_stats.high_water_bytes(own)
-  return messages.StepReply(step_us, first, last, traces, setup_us, high_water)
+  return dataclasses.replace(
+    reply,
+    traces=traces,
+    last_values=_values(session, request),
+    high_water_bytes=step_stats.high_water_bytes(_own_devices(session)),
+  )
+
+
+def _targets(
+  session: tf1.Session, request: messages.StepRequest
+) -> list[tf.Operation]:
+  graph = session.graph
+  fetched = [graph.get_tensor_by_name(f).op for f in request.fetches]
+  nodes = [graph.get_operation_by_name(t) for t in request.targets]
+  return list(dict.fromkeys([*fetched, *nodes]))
+
+
+def _own_devices(session: tf1.Session) -> list[str]:
+  return [d.name for d in session.list_devices() if _OWN in d.name]
 
 
 class _Clock:
@@ -169,10 +218,11 @@ def _since_us(started: float) -> float:
 
 
 def _values(
-  session: tf1.Session, fetches: Sequence[str], nodes: Sequence[tf.Operation]
+  session: tf1.Session, request: messages.StepRequest
 ) -> dict[str, np.ndarray]:
   """Fetches values in an untimed step, because fetching takes time."""
-  values, _ = session.run([list(fetches), list(nodes)])
+  fetches = list(request.fetches)
+  values, _ = session.run([fetches, list(request.targets)])
   return {f: np.asarray(v) for f, v in zip(fetches, values, strict=True)}
 
 

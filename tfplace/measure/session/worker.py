@@ -112,7 +112,9 @@ class _Runtime:
     self._server: tf.distribute.Server | None = None
     loopback_only = True
     if config.addresses:
-      self._server = session.make_server(config, self._proto)
+      self._server = session.make_server(
+        config, session.unoptimized(self._proto)
+      )
       loopback_only = _restrict(config)
       self._server.start()
     # With a server, a session would wait for the other workers at this point.

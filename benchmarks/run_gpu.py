@@ -1,0 +1,249 @@
+"""One GPU beside its cost model, in at most three minutes.
+
+For whole Keras steps in fp32, TF32 and bf16: the user's step without and with
+XLA, the step as tfplace measures it, and what the cost model predicts, in all
+and by op type. Further: figures of the card (products, a copy, a launch),
+memory limits and links of two logical GPUs.
+
+  python -m benchmarks.run_gpu --out=gpu.json
+  python -m benchmarks.run_gpu --models=gpt_medium --precisions=tf32 --noxla
+"""
+
+import collections
+import statistics
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from absl import flags
+
+from benchmarks import lib
+from benchmarks.lib import Options
+from tfplace.bin import cli
+
+if TYPE_CHECKING:
+  import keras
+
+  from benchmarks.models import Trained
+  from tfplace.core import Cluster, OpGraph, Problem
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+OPTIONS = Options("run_gpu", __doc__)
+OPTIONS.add("models", ["gpt_medium", "resnet50_gn"], "Models to train.")
+OPTIONS.add("precisions", [*PRECISIONS], "Precisions of the steps.")
+OPTIONS.add("xla", True, "Also compile the user's step with XLA.")
+OPTIONS.add("links", True, "Also measure two logical GPUs.")
+OPTIONS.add("steps", 10, "Timed steps.", least=1)
+OPTIONS.add("out", str(lib.RESULTS / "gpu.json"), "JSON file to write.")
+
+
+def main(values: flags.FlagValues) -> None:
+  """Measures missing rows; saves after each."""
+  from benchmarks import models
+
+  known = models.MODELS | models.SMALL
+  lib.check_names("models", values.models, known)
+  lib.check_names("precisions", values.precisions, PRECISIONS)
+  cli.load_tensorflow()
+  saved = lib.Rows(values.out, {"steps": values.steps}, policy=None)
+  if values.links:  # in a process of its own, before this one takes the GPU
+    saved.row("two logical GPUs", _two_logical)
+  cluster = _one_device()
+  saved.row("card", lambda: _card(cluster))
+  for name in values.models:
+    for precision in values.precisions:
+      saved.row(
+        f"{name} {precision}",
+        lambda n=name, p=precision: _steps(known[n], p, cluster, values),
+      )
+  print(table(saved.found))
+
+
+def _two_logical() -> dict[str, Any]:
+  """Memory limits of two logical GPUs, and links between all devices."""
+  from tfplace import measure
+  from tfplace.formats import cluster as cluster_format
+
+  began = time.monotonic()
+  with measure.open_cluster("gpus:2") as live:
+    found = cluster_format.cluster_to_json(live.cluster)
+  return {"seconds": time.monotonic() - began, "cluster": found}
+
+
+def _one_device() -> "Cluster":
+  """The first device of this process, and its host."""
+  from tfplace.core import Cluster
+  from tfplace.plan.local_devices import local_cluster
+
+  found = local_cluster()
+  gpu, *rest = found.devices
+  kept = (gpu, *(device for device in rest if device.is_cpu))
+  names = {device.name for device in kept}
+  links = tuple(link for link in found.links if {link.src, link.dst} <= names)
+  return Cluster("one", kept, links)
+
+
+def _card(cluster: "Cluster") -> dict[str, Any]:
+  """The data sheet of the device beside what it reaches."""
+  from tfplace.measure.local import gpus
+
+  device = cluster.devices[0]
+  hardware = device.extra["hardware"]
+  capability = hardware.get("environment", {}).get("architecture", "8.0")
+  measured, launch_us = gpus.measured_card(device.name, "it", capability)
+  return {
+    "product": device.extra.get("product", device.name),
+    "memory_bytes": device.memory_bytes,
+    "hardware": dict(hardware),
+    "measured": measured,
+    "launch_us": launch_us,
+  }
+
+
+def _steps(
+  trained: "Trained",
+  precision: str,
+  cluster: "Cluster",
+  values: flags.FlagValues,
+) -> dict[str, Any]:
+  """Times a model's step in a precision, and predicts it."""
+  import keras
+  import tensorflow as tf
+
+  tf.config.experimental.enable_tensor_float_32_execution(precision != "fp32")
+  policy = "mixed_bfloat16" if precision == "bf16" else "float32"
+  keras.mixed_precision.set_global_policy(policy)
+  try:
+    model = trained.build()
+    x, y = batch(model, trained.batch_size)
+    row: dict[str, Any] = {"batch_size": trained.batch_size}
+    row |= _predicted(model, x, y, cluster, values)
+    row["user_us"] = _user_us(model, x, y, values.steps)
+    if values.xla:
+      model.compile(model.optimizer, model.loss, jit_compile=True)
+      began = time.monotonic()
+      row["user_xla_us"] = _user_us(model, x, y, values.steps)
+      row["xla_s"] = time.monotonic() - began
+  finally:
+    keras.mixed_precision.set_global_policy("float32")
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+  return row
+
+
+def batch(model: "keras.Model", size: int) -> tuple[list[Any], Any]:
+  """Returns tensors x and y for a model that predicts classes."""
+  import tensorflow as tf
+
+  rng = np.random.default_rng(0)
+  x = []
+  for tensor in model.inputs:
+    shape = (size, *tensor.shape[1:])
+    whole = "int" in tensor.dtype
+    value = rng.integers(0, 2, shape) if whole else rng.normal(size=shape)
+    x.append(tf.constant(value.astype(tensor.dtype)))
+  shape = (size, *model.output_shape[1:-1])
+  return x, tf.constant(rng.integers(0, 2, shape).astype(np.int32))
+
+
+def _user_us(model: "keras.Model", x: Any, y: Any, steps: int) -> float:
+  """Median time of the step as `fit` runs it."""
+  import tensorflow as tf
+
+  model.make_train_function(force=True)
+  x = tuple(x) if len(x) > 1 else x[0]
+  batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
+  times = []
+  for _ in range(steps + 2):
+    began = time.perf_counter()
+    logs = model.train_function(batches)
+    tf.nest.map_structure(lambda value: value.numpy(), logs)
+    times.append(1e6 * (time.perf_counter() - began))
+  return statistics.median(times[2:])
+
+
+def _predicted(
+  model: "keras.Model",
+  x: Any,
+  y: Any,
+  cluster: "Cluster",
+  values: flags.FlagValues,
+) -> dict[str, Any]:
+  """Predicted times beside measured ones, in all and by op type."""
+  from tfplace.core import Placement, Problem
+  from tfplace.extraction import trace_keras
+  from tfplace.measure.calibrate.placements import home_devices
+  from tfplace.plan import local_step, sources
+
+  traced = trace_keras(model, sample=(x, y))
+  problem = Problem(sources.op_graph(traced, cluster), cluster)
+  home = home_devices(problem)[problem.group_of].astype(np.int32)
+  measured = local_step.measured_problem(problem, traced, seconds=10.0)
+  ran = local_step.measure(traced, Placement(problem, home), values.steps)
+  predicted_us, peak_bytes = _simulated(problem)
+  units = sources.op_graph(traced, cluster, compile_units=True)
+  return {
+    "predicted_us": predicted_us,
+    "predicted_xla_us": _simulated(Problem(units, cluster))[0],
+    "measured_us": ran.step_time_us,
+    "predicted_peak_bytes": peak_bytes,
+    "high_water_bytes": ran.extra.get("high_water_bytes", {}),
+    "op_overhead_us": measured.cluster.devices[0].op_overhead_us,
+    "types": by_type(problem.graph, measured.graph, cluster.devices[0].kind),
+  }
+
+
+def _simulated(problem: "Problem") -> tuple[float, float]:
+  """Step time and peak memory with every op at home."""
+  from tfplace.measure.calibrate.placements import home_devices
+  from tfplace.simulate import Simulator
+
+  row = home_devices(problem)[problem.group_of].astype(np.int32)
+  (found,) = Simulator(problem).evaluate(row[None])
+  name = problem.cluster.devices[0].name
+  return found.step_time_us, found.peak_memory_bytes[name]
+
+
+def by_type(
+  predicted: "OpGraph", measured: "OpGraph", kind: str
+) -> dict[str, list[float]]:
+  """Returns op type -> ops, predicted and measured us, the longest first."""
+  sums: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0, 0.0])
+  times = predicted.time_us[kind], measured.time_us[kind]
+  for name, *us in zip(predicted.types, *times, strict=True):
+    if np.isfinite(us).all() and any(us):
+      for i, value in enumerate((1, *us)):
+        sums[name][i] += float(value)
+  return dict(sorted(sums.items(), key=lambda item: -item[1][2]))
+
+
+def table(found: Mapping[str, Any]) -> str:
+  """Returns a row per step, in ms, and a row per op type of all steps."""
+  heads = ("step", "predicted", "measured", "user's", "predicted XLA", "XLA")
+  keys = ("predicted_us", "measured_us", "user_us", "predicted_xla_us")
+  lines, types = [], collections.defaultdict(lambda: np.zeros(3))
+  for name, row in found["rows"].items():
+    if "types" not in row:
+      continue
+    us = [row.get(key) for key in (*keys, "user_xla_us")]
+    lines.append([name, *("-" if t is None else f"{t / 1e3:.2f}" for t in us)])
+    for kind, sums in row["types"].items():
+      types[kind] += sums
+  longest = sorted(types.items(), key=lambda item: -item[1][2])[:15]
+  kinds = [
+    [kind, f"{n:.0f}", f"{p / 1e3:.2f}", f"{m / 1e3:.2f}", f"{p / m:.2f}"]
+    for kind, (n, p, m) in longest
+    if m
+  ]
+  return "\n\n".join(
+    [
+      lib.markdown(heads, lines),
+      lib.markdown(("op", "ops", "predicted", "measured", "ratio"), kinds),
+      lib.caption(found),
+    ]
+  )
+
+
+if __name__ == "__main__":
+  OPTIONS.run(main)
