@@ -225,6 +225,10 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
       microbatch_config=config.microbatches,
     )
   show = Stages(progress.stage_display(model.name, request.verbose))
+  if request.is_measured and local_devices.lacks_links(request.cluster):
+    with show("measuring", " the links between its devices") as on_stage:
+      cluster = local_devices.with_measured_links(request.cluster, on_stage)
+    request = dataclasses.replace(request, cluster=cluster)
   plan = make_plan(KerasSource(model, request, kind, data), config, show)
   text = f"model {model.name!r}: {seconds_phrase(show.seconds)}"
   progress.print_or_log(text, request.verbose, logging.INFO)

@@ -2,13 +2,14 @@
 
 A plan with a device that this process lacks fails here, before any change. The
 cluster is described: GPUs by `measure.local.gpus`, other devices and links by
-modest figures. `tfplace.measure` measures transfers.
+modest figures, until links are measured.
 """
 
+import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +18,9 @@ from tensorflow.python.eager import context
 from tfplace.core import presets
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.hardware import GPUS, HOSTS
-from tfplace.errors import ApplyError
+from tfplace.core.progress import Progress
+from tfplace.errors import ApplyError, MeasurementError
+from tfplace.measure.calibrate import buses
 from tfplace.measure.local import gpus
 from tfplace.measure.session import session
 
@@ -118,6 +121,7 @@ def host_device() -> str:
 # pass a pointer. Our choice, small compared with the latency.
 _SHARED_BYTES_PER_US = 200_000.0
 _SHARED_LATENCY_US = 5.0
+_DESCRIBED = "described"  # `Cluster.extra["links"]` before they are measured
 _CPU_MHZ = 2500
 _CPU_KB_PER_S = 20_000_000  # About one channel of DDR4.
 
@@ -144,7 +148,39 @@ def local_cluster() -> Cluster:
     if owners[i] == owners[j]:
       rate, latency_us = _SHARED_BYTES_PER_US, _SHARED_LATENCY_US
     links.append(Link(devices[i].name, devices[j].name, rate, latency_us))
-  return Cluster("local", tuple(devices), tuple(links))
+  extra = {"links": _DESCRIBED}
+  return Cluster("local", tuple(devices), tuple(links), extra)
+
+
+_measured_links: dict[tuple[str, ...], tuple[Link, ...]] = {}
+
+
+def lacks_links(cluster: Cluster) -> bool:
+  """Returns whether the links of `local_cluster` can be measured."""
+  is_described = cluster.extra.get("links") == _DESCRIBED
+  return is_described and any(not d.is_cpu for d in cluster.devices)
+
+
+def with_measured_links(cluster: Cluster, on_stage: Progress) -> Cluster:
+  """Measures the links between this process's devices, once per process.
+
+  Raises:
+    MeasurementError: a transfer failed.
+  """
+  names = tuple(device.name for device in cluster.devices)
+  proto = context.context().config
+  proto.isolate_session_state = True
+
+  def timer(loads: Sequence[buses.Load]) -> list[float]:
+    return session.time_each(buses.request(names, loads), "", proto, on_stage)
+
+  if names not in _measured_links:
+    try:
+      _measured_links[names] = buses.measured(names, timer)
+    except tf.errors.OpError as error:
+      raise MeasurementError(f"links were not measured: {error}") from error
+  extra = {**cluster.extra, "links": "measured"}
+  return dataclasses.replace(cluster, links=_measured_links[names], extra=extra)
 
 
 def _gpus() -> list[gpus.LocalGpu]:

@@ -11,11 +11,12 @@ process.
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from tfplace.core.cluster import Cluster, Device
+from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.errors import MeasurementError
-from tfplace.measure.calibrate import links
+from tfplace.measure.calibrate import buses, links
 from tfplace.measure.local import gpus, host, runtime
 from tfplace.measure.session import messages
 
@@ -174,11 +175,9 @@ class LocalDevices(runtime.Runtime):
       self._config, gpu_memory_mb=[share / 2**20] * count
     )
 
-  def run(
-    self, request: messages.StepRequest, timeout_s: float
-  ) -> messages.StepReply:
+  def _answer(self, request: Any, timeout_s: float) -> Any:
     try:
-      return super().run(request, timeout_s)
+      return super()._answer(request, timeout_s)
     finally:
       if not self._keep:
         self.stop()
@@ -212,9 +211,19 @@ class LocalDevices(runtime.Runtime):
       gpus.tell_measured(self._gpus.values())
       return Cluster(
         name="gpus",
-        links=links.duplex_links(self, names),
+        links=self._links(names),
         devices=tuple(map(self._device, names)),
       )
+
+  def _links(self, names: Sequence[str]) -> tuple[Link, ...]:
+    if not self._gpus:
+      return links.duplex_links(self, names)
+
+    def timer(loads: Sequence[buses.Load]) -> list[float]:
+      request = buses.request(names, loads)
+      return self.time_each(request, links.TIMEOUT_S)
+
+    return buses.measured(names, timer)
 
 
 def _kind(name: str) -> str:

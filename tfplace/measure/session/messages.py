@@ -141,6 +141,25 @@ class StepRequest:
 
 
 @dataclasses.dataclass(frozen=True)
+class TimesRequest:
+  """A placed graph with several ends, each of which is timed alone.
+
+  Attributes:
+    graph_def: serialized GraphDef with a device on every node.
+    initializers: nodes to run once before the first step.
+    targets: nodes to run and time, one after the other.
+    steps: timed steps of each; a first one is not timed.
+    seconds: after which each target has no more than one timed step.
+  """
+
+  graph_def: bytes
+  initializers: Sequence[str]
+  targets: Sequence[str]
+  steps: int
+  seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
 class OpTime:
   """One op of a traced step.
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from multiprocessing import connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfplace.core.child_process import end_with_parent
 from tfplace.errors import MeasurementError
@@ -136,16 +136,14 @@ class _Runtime:
       return f"grpc://{self._config.remote[0]}"
     return self._server.target if self._server else ""
 
-  def run(
-    self, request: messages.StepRequest, parent: connection.Connection
-  ) -> messages.StepReply:
-    return self._session.run_steps(
-      request,
-      self._target,
-      self._proto,
-      lambda stage: parent.send(messages.Stage(stage)),
-      self._limit_memory,
-    )
+  def run(self, request: Any, parent: connection.Connection) -> Any:
+    def report(stage: str) -> None:
+      parent.send(messages.Stage(stage))
+
+    where = self._target, self._proto, report
+    if isinstance(request, messages.TimesRequest):
+      return self._session.time_each(request, *where)
+    return self._session.run_steps(request, *where, self._limit_memory)
 
   def _limit_memory(self) -> None:
     """Limits the memory of task 0 once it has built the graph."""
