@@ -9,16 +9,14 @@ memory limits and links of two logical GPUs.
   python -m benchmarks.run_gpu --models=gpt_medium --precisions=tf32 --noxla
 """
 
-import collections
 import statistics
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from absl import flags
 
-from benchmarks import lib
+from benchmarks import lib, run_measured
 from benchmarks.lib import Options
 from tfplace.bin import cli
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
   import keras
 
   from benchmarks.models import Trained
-  from tfplace.core import Cluster, OpGraph, Problem
+  from tfplace.core import Cluster, Problem
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -117,7 +115,7 @@ def _steps(
   keras.mixed_precision.set_global_policy(policy)
   try:
     model = trained.build()
-    x, y = batch(model, trained.batch_size)
+    x, y = run_measured.sample(run_measured.batch(trained, seed=0))
     row: dict[str, Any] = {"batch_size": trained.batch_size}
     row |= _predicted(model, x, y, cluster, values)
     row["user_us"] = _user_us(model, x, y, values.steps)
@@ -132,27 +130,12 @@ def _steps(
   return row
 
 
-def batch(model: "keras.Model", size: int) -> tuple[list[Any], Any]:
-  """Returns tensors x and y for a model that predicts classes."""
-  import tensorflow as tf
-
-  rng = np.random.default_rng(0)
-  x = []
-  for tensor in model.inputs:
-    shape = (size, *tensor.shape[1:])
-    whole = "int" in tensor.dtype
-    value = rng.integers(0, 2, shape) if whole else rng.normal(size=shape)
-    x.append(tf.constant(value.astype(tensor.dtype)))
-  shape = (size, *model.output_shape[1:-1])
-  return x, tf.constant(rng.integers(0, 2, shape).astype(np.int32))
-
-
 def _user_us(model: "keras.Model", x: Any, y: Any, steps: int) -> float:
   """Median time of the step as `fit` runs it."""
   import tensorflow as tf
 
   model.make_train_function(force=True)
-  x = tuple(x) if len(x) > 1 else x[0]
+  x = tuple(x) if isinstance(x, list) else x
   batches = iter(tf.data.Dataset.from_tensors((x, y)).repeat())
   times = []
   for _ in range(steps + 2):
@@ -171,16 +154,14 @@ def _predicted(
   values: flags.FlagValues,
 ) -> dict[str, Any]:
   """Predicted times beside measured ones, in all and by op type."""
-  from tfplace.core import Placement, Problem
+  from tfplace.core import Problem
   from tfplace.extraction import trace_keras
-  from tfplace.measure.calibrate.placements import home_devices
   from tfplace.plan import local_step, sources
 
   traced = trace_keras(model, sample=(x, y))
   problem = Problem(sources.op_graph(traced, cluster), cluster)
-  home = home_devices(problem)[problem.group_of].astype(np.int32)
   measured = local_step.measured_problem(problem, traced, seconds=10.0)
-  ran = local_step.measure(traced, Placement(problem, home), values.steps)
+  ran = local_step.measure(traced, run_measured.alone(problem), values.steps)
   predicted_us, peak_bytes = _simulated(problem)
   units = sources.op_graph(traced, cluster, compile_units=True)
   return {
@@ -190,59 +171,33 @@ def _predicted(
     "predicted_peak_bytes": peak_bytes,
     "high_water_bytes": ran.extra.get("high_water_bytes", {}),
     "op_overhead_us": measured.cluster.devices[0].op_overhead_us,
-    "types": by_type(problem.graph, measured.graph, cluster.devices[0].kind),
+    "types": run_measured.by_type(
+      problem.graph, measured.graph, cluster.devices[0].kind
+    ),
   }
 
 
 def _simulated(problem: "Problem") -> tuple[float, float]:
   """Step time and peak memory with every op at home."""
-  from tfplace.measure.calibrate.placements import home_devices
   from tfplace.simulate import Simulator
 
-  row = home_devices(problem)[problem.group_of].astype(np.int32)
-  (found,) = Simulator(problem).evaluate(row[None])
+  (found,) = Simulator(problem).evaluate([run_measured.alone(problem)])
   name = problem.cluster.devices[0].name
   return found.step_time_us, found.peak_memory_bytes[name]
-
-
-def by_type(
-  predicted: "OpGraph", measured: "OpGraph", kind: str
-) -> dict[str, list[float]]:
-  """Returns op type -> ops, predicted and measured us, the longest first."""
-  sums: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0.0, 0.0])
-  times = predicted.time_us[kind], measured.time_us[kind]
-  for name, *us in zip(predicted.types, *times, strict=True):
-    if np.isfinite(us).all() and any(us):
-      for i, value in enumerate((1, *us)):
-        sums[name][i] += float(value)
-  return dict(sorted(sums.items(), key=lambda item: -item[1][2]))
 
 
 def table(found: Mapping[str, Any]) -> str:
   """Returns a row per step, in ms, and a row per op type of all steps."""
   heads = ("step", "predicted", "measured", "user's", "predicted XLA", "XLA")
   keys = ("predicted_us", "measured_us", "user_us", "predicted_xla_us")
-  lines, types = [], collections.defaultdict(lambda: np.zeros(3))
+  lines = []
   for name, row in found["rows"].items():
-    if "types" not in row:
-      continue
-    us = [row.get(key) for key in (*keys, "user_xla_us")]
-    lines.append([name, *("-" if t is None else f"{t / 1e3:.2f}" for t in us)])
-    for kind, sums in row["types"].items():
-      types[kind] += sums
-  longest = sorted(types.items(), key=lambda item: -item[1][2])[:15]
-  kinds = [
-    [kind, f"{n:.0f}", f"{p / 1e3:.2f}", f"{m / 1e3:.2f}", f"{p / m:.2f}"]
-    for kind, (n, p, m) in longest
-    if m
-  ]
-  return "\n\n".join(
-    [
-      lib.markdown(heads, lines),
-      lib.markdown(("op", "ops", "predicted", "measured", "ratio"), kinds),
-      lib.caption(found),
-    ]
-  )
+    if "types" in row:
+      us = [row.get(key) for key in (*keys, "user_xla_us")]
+      cells = ("-" if t is None else f"{t / 1e3:.2f}" for t in us)
+      lines.append([name, *cells])
+  types = run_measured.types_table(found)
+  return "\n\n".join([lib.markdown(heads, lines), types, lib.caption(found)])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ Workers need an idle core each.
 import dataclasses
 import os
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,11 @@ from benchmarks import lib, user_step
 from benchmarks.lib import Options
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.core import Placement, Problem
+from tfplace.core import OpGraph, Placement, Problem
 from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import MeasurementError, TfplaceError
+from tfplace.measure.calibrate.placements import home_devices
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -46,6 +49,8 @@ ON_GPUS = (
 )
 _RULES = ("expert", "metis", "heft", "data_parallel", "pipeline", "hybrid")
 _PLACED_ALONE, _BY_HAND, _AUTO = "placed on one device", "by hand", "auto"
+_RECOMPUTED = "recomputed in less memory"
+_LESS_MEMORY = 0.75  # of the peak of the step on one device
 _WARMUP = 2
 
 OPTIONS = Options("run_measured", __doc__)
@@ -54,6 +59,7 @@ OPTIONS.add("models", [], "Models; all where left out.")
 OPTIONS.add("microbatches", ["2", "4"], "Numbers of microbatches.")
 OPTIONS.add("rounds", 3, "Times each step is run.", least=1)
 OPTIONS.add("steps", 5, "Timed steps of each run.", least=1)
+OPTIONS.add("recompute", True, "Also run each step in less memory.")
 OPTIONS.add("measure_s", 60.0, "Seconds of running steps per search.", least=0)
 OPTIONS.add_search(30.0, "measured.json")
 
@@ -91,7 +97,7 @@ def main(values: flags.FlagValues) -> None:
     run = Run(values, name, known[name], counts, seeds[0])
     memory_bytes = cluster.devices[0].memory_bytes
     saved.row(name, lambda r=run, m=memory_bytes: r.measure(m))
-  print(tables(saved.found)["measured"])
+  print(tables(saved.found)["measured"], types_table(saved.found), sep="\n\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,11 +108,25 @@ class Row:
     traced: its step.
     placement: of it, in the problem with the costs that were fitted last.
     predicted_us: step time by these.
+    peak_bytes: largest predicted peak of a device.
   """
 
   traced: "TracedStep"
   placement: Placement
   predicted_us: float
+  peak_bytes: float
+
+
+def alone(problem: Problem) -> Placement:
+  """Every op on the first device that can run it."""
+  row = home_devices(problem)[problem.group_of]
+  return Placement(problem, row.astype(np.int32))
+
+
+def _row(traced: "TracedStep", placement: Placement) -> Row:
+  (found,) = Simulator(placement.problem).evaluate([placement])
+  peak_bytes = max(found.peak_memory_bytes.values())
+  return Row(traced, placement, found.step_time_us, peak_bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,24 +143,55 @@ class Run:
     """Returns label -> times and losses of its steps, or its error."""
     from tfplace import measure
 
+    began = time.monotonic()
     data = batch(self.trained, self.seed)
     found = self._user_steps(data, memory_bytes)
     with measure.open_cluster(self.values.devices) as live:
       rows: dict[str, Row] = {}
+      types: dict[str, list[float]] = {}
       for count in (1, *self.counts):
-        rows |= self._placed(live, data, count)
+        placed, by_type = self._placed(live, data, count)
+        rows |= placed
+        types = types or by_type
       times: dict[str, list[float]] = {label: [] for label in rows}
       for _ in range(self.values.rounds):
         for label, row in rows.items():
           extra = self._run(live, label, row)
           times[label] += extra["step_times_us"]
-          key = row.traced.fetches[0]
-          losses = [extra[which][key] for which in ("fetches", "last_fetches")]
           found[label] = {
-            **_summary(times[label], losses),
+            **_summary(times[label], _losses(row, extra)),
             "predicted_us": row.predicted_us,
           }
-    return {"steps": found}
+    if self.values.recompute:
+      peak_bytes = rows[_PLACED_ALONE].peak_bytes
+      try:
+        found[_RECOMPUTED] = self._recomputed(data, _LESS_MEMORY * peak_bytes)
+      except TfplaceError as error:  # such as a step without enough to drop
+        found[_RECOMPUTED] = {"error": str(error)}
+    seconds = time.monotonic() - began
+    return {"steps": found, "types": types, "seconds": seconds}
+
+  def _recomputed(
+    self, data: dict[str, np.ndarray], memory_bytes: float
+  ) -> dict[str, Any]:
+    """Runs the step with recomputation on one device with less memory."""
+    from tfplace import measure
+
+    kind = self.values.devices.partition(":")[0]
+    limit = "memory_limit_bytes" if kind == "workers" else "memory_bytes"
+    options = {limit: memory_bytes}
+    with measure.open_cluster(f"{kind}:1", **options) as live:
+      every = RecomputeConfig(everything=True)
+      traced = self._traced(data, MicrobatchConfig(1, recompute=every))
+      row = _row(traced, alone(self._profiled(live, traced)[1]))
+      extra = self._run(live, _RECOMPUTED, row)
+    return {
+      **_summary(extra["step_times_us"], _losses(row, extra)),
+      "predicted_us": row.predicted_us,
+      "memory_bytes": memory_bytes,
+      "predicted_peak_bytes": row.peak_bytes,
+      "high_water_bytes": extra.get("high_water_bytes", {}),
+    }
 
   def _user_steps(
     self, data: dict[str, np.ndarray], memory_bytes: float
@@ -167,25 +218,42 @@ class Run:
           found[way] = _summary(times[way], steps.losses)
     return found
 
-  def _placed(
-    self, live: "measure.OpenCluster", data: dict[str, np.ndarray], count: int
-  ) -> dict[str, Row]:
-    """The best placement that search and measurement find, and by hand."""
+  def _traced(
+    self, data: dict[str, np.ndarray], microbatches: MicrobatchConfig
+  ) -> "TracedStep":
     from tfplace.extraction import trace_keras
-    from tfplace.plan import PlanConfig, sources
-    from tfplace.plan.live_step import LiveStep
-    from tfplace.plan.measured import search_measured
 
     model = self.trained.build()
     model.set_weights([data[f"weight{i}"] for i in range(len(model.weights))])
-    traced = trace_keras(
-      model,
-      sample=_sample(data),
-      microbatches=MicrobatchConfig(
-        count, allow_batch_statistics=self.trained.has_batch_statistics
-      ),
+    return trace_keras(model, sample=sample(data), microbatches=microbatches)
+
+  def _profiled(
+    self, live: "measure.OpenCluster", traced: "TracedStep"
+  ) -> tuple[Problem, Problem]:
+    """The problem by estimated and by measured costs."""
+    from tfplace.plan import sources
+    from tfplace.plan.live_step import LiveStep
+
+    estimated = Problem(sources.op_graph(traced, live.cluster), live.cluster)
+    step = LiveStep(live, traced, measure_s=self.values.measure_s)
+    return estimated, step.profiled(estimated)
+
+  def _placed(
+    self, live: "measure.OpenCluster", data: dict[str, np.ndarray], count: int
+  ) -> tuple[dict[str, Row], dict[str, list[float]]]:
+    """The best placement that search and measurement find, and by hand.
+
+    Also returns predicted and measured times by op type.
+    """
+    from tfplace.plan import PlanConfig
+    from tfplace.plan.live_step import LiveStep
+    from tfplace.plan.measured import search_measured
+
+    allowed = self.trained.has_batch_statistics
+    traced = self._traced(
+      data, MicrobatchConfig(count, allow_batch_statistics=allowed)
     )
-    problem = Problem(sources.op_graph(traced, live.cluster), live.cluster)
+    estimated, problem = self._profiled(live, traced)
     step = LiveStep(live, traced, measure_s=self.values.measure_s)
     config = PlanConfig("auto", self.values.budget_s, self.seed, gap=0.0)
     plan = search_measured(problem, config, step)
@@ -195,13 +263,10 @@ class Run:
     if by_hand is not None:
       chosen[_BY_HAND if count == 1 else f"{_BY_HAND} in {count}"] = by_hand
     if count == 1:
-      alone = np.zeros(problem.graph.num_ops, np.int32)
-      chosen[_PLACED_ALONE] = Placement(plan.problem, alone)
-    simulator = Simulator(plan.problem)
-    return {
-      label: Row(traced, found, simulator.evaluate([found])[0].step_time_us)
-      for label, found in chosen.items()
-    }
+      chosen[_PLACED_ALONE] = alone(plan.problem)
+    rows = {label: _row(traced, found) for label, found in chosen.items()}
+    kind = live.cluster.devices[0].kind
+    return rows, by_type(estimated.graph, problem.graph, kind)
 
   def _by_hand(self, problem: Problem) -> Placement | None:
     """The best rule by the fitted costs."""
@@ -236,6 +301,24 @@ class Run:
     return found.extra
 
 
+def by_type(
+  predicted: OpGraph, measured: OpGraph, kind: str
+) -> dict[str, list[float]]:
+  """Returns op type -> ops, predicted and measured us, the longest first."""
+  sums: dict[str, list[float]] = {}
+  times = predicted.time_us[kind], measured.time_us[kind]
+  for name, *us in zip(predicted.types, *times, strict=True):
+    if np.isfinite(us).all() and any(us):
+      values = zip(sums.get(name, (0, 0.0, 0.0)), (1, *us), strict=True)
+      sums[name] = [float(old + new) for old, new in values]
+  return dict(sorted(sums.items(), key=lambda item: -item[1][2]))
+
+
+def _losses(row: Row, extra: Mapping[str, Any]) -> list[float]:
+  key = row.traced.fetches[0]
+  return [extra[which][key] for which in ("fetches", "last_fetches")]
+
+
 def batch(trained: "Trained", seed: int) -> dict[str, np.ndarray]:
   """Returns "x0", "x1", ..., "y", and the "weight0", ... of a model."""
   import keras
@@ -254,7 +337,8 @@ def batch(trained: "Trained", seed: int) -> dict[str, np.ndarray]:
   return {**found, **weights}
 
 
-def _sample(data: Mapping[str, np.ndarray]) -> tuple[Any, np.ndarray]:
+def sample(data: Mapping[str, np.ndarray]) -> tuple[Any, np.ndarray]:
+  """Returns x and y of a `batch`."""
   x = [data[name] for name in sorted(data) if name.startswith("x")]
   return (x[0] if len(x) == 1 else x), data["y"]
 
@@ -267,13 +351,14 @@ def _summary(times: list[float], losses: list[float]) -> dict[str, Any]:
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
   """Returns measured (predicted) milliseconds of each model's steps."""
-  heads = ("model", *user_step.WAYS, _BY_HAND, _AUTO, "microbatched", "error")
+  heads = ("model", *user_step.WAYS, _BY_HAND, _AUTO, "microbatched")
+  heads = (*heads, _RECOMPUTED, "error")
   lines = []
   for name, row in found["rows"].items():
     steps = {k: s for k, s in row["steps"].items() if "error" not in s}
     hand = _fastest(steps, lambda label: label.startswith(_BY_HAND))
     split = _fastest(steps, lambda label: label.startswith(f"{_AUTO} in "))
-    labels = [*user_step.WAYS, hand, _AUTO, split]
+    labels = [*user_step.WAYS, hand, _AUTO, split, _RECOMPUTED]
     errors = [
       abs(step["predicted_us"] / step["measured_us"] - 1)
       for step in steps.values()
@@ -283,6 +368,21 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     lines.append([name, *(_shown(steps.get(k)) for k in labels), error])
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   return {"measured": text}
+
+
+def types_table(found: Mapping[str, Any]) -> str:
+  """Returns the op types that take longest, in ms: estimated and measured."""
+  types: dict[str, np.ndarray] = {}
+  for row in found["rows"].values():
+    for kind, sums in row.get("types", {}).items():
+      types[kind] = types.get(kind, np.zeros(3)) + sums
+  longest = sorted(types.items(), key=lambda item: -item[1][2])[:15]
+  lines = [
+    [kind, f"{n:.0f}", f"{p / 1e3:.2f}", f"{m / 1e3:.2f}", f"{p / m:.2f}"]
+    for kind, (n, p, m) in longest
+    if m
+  ]
+  return lib.markdown(("op", "ops", "estimated", "measured", "ratio"), lines)
 
 
 def _fastest(
