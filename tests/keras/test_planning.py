@@ -12,7 +12,9 @@ from tests.testing import placed_models as at
 from tfplace.bounds import lower_bound
 from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError
+from tfplace.extraction import trace_keras
 from tfplace.keras import progress, step_source
+from tfplace.plan import local_step
 from tfplace.plan.local_devices import local_cluster
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
@@ -300,3 +302,46 @@ def test_verbose_0_logs_no_warnings(verbose, level, caplog, capsys):
   (record,) = [r for r in caplog.records if r.getMessage() == told]
   assert record.levelno == level and capsys.readouterr().out == ""
   assert max(r.levelno for r in caplog.records) == level
+
+
+def _compiled_model():
+  model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(4)])
+  model.compile("sgd", "mse", jit_compile=True)
+  return model
+
+
+@pytest.mark.parametrize("unplaced_us, stays", [(1.0, True), (1e9, False)])
+def test_a_plan_must_be_faster_than_the_step_that_fit_compiles(
+  monkeypatch, unplaced_us, stays
+):
+  monkeypatch.setattr(local_step, "compiled_us", lambda traced: unplaced_us)
+  model = _compiled_model()
+  options = {"batch_size": 8, "budget_s": 0.5, "costs": "measured"}
+  told = tfplace.plan_model(model, FAST, **options)
+  note = told.notes[0]
+  assert note.startswith("The placed step takes ") and "with XLA" in note
+  assert format_us(unplaced_us) in note
+  if stays:
+    assert told.one_device and note.endswith("so the model stays unplaced.")
+    assert told.devices == (CPUS[0],) and told.microbatches == 1
+
+
+def test_the_reference_is_compiled_only_where_fit_compiles(monkeypatch):
+  timed = []
+  monkeypatch.setattr(local_step, "compiled_us", timed.append)
+  model = _compiled_model()
+  options = {"batch_size": 8, "budget_s": 0.2, "costs": "measured"}
+  tfplace.plan_model(model, FAST, **options)
+  assert len(timed) == 1 and timed[0].training
+  # In `place_model`, XLA is off until it is decided; the wish counts.
+  tfplace.place_model(model, FAST, **options)
+  assert len(timed) == 2
+  plain = at.build("dense")
+  tfplace.plan_model(plain, FAST, **{**options, "batch_size": at.BATCH})
+  assert len(timed) == 2
+
+
+def test_the_compiled_step_is_that_of_the_model():
+  model = _compiled_model()
+  traced = trace_keras(model, batch_size=8)
+  assert 0 < local_step.compiled_us(traced, steps=2) < 60e6

@@ -21,6 +21,7 @@ from tfplace.core.microbatches import (
   is_auto,
 )
 from tfplace.core.recompute import NONE, recompute_config
+from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.microbatches import microbatched_step
@@ -32,7 +33,7 @@ from tfplace.keras.layer_groups import LayerGroup, check_groups
 from tfplace.keras.step_source import KerasSource, Request
 from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.config import SINGLE
+from tfplace.plan.config import AUTO, SINGLE
 from tfplace.plan.device_map import from_placement
 from tfplace.plan.plan import seconds_phrase
 from tfplace.plan.sources import DEFAULT_COSTS, check_costs
@@ -229,7 +230,11 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
     with show("measuring", " the links between its devices") as on_stage:
       cluster = local_devices.with_measured_links(request.cluster, on_stage)
     request = dataclasses.replace(request, cluster=cluster)
-  plan = make_plan(KerasSource(model, request, kind, data), config, show)
+  source = KerasSource(model, request, kind, data)
+  plan = make_plan(source, config, show)
+  unplaced_us = None if request.is_limited else source.unplaced_us(show)
+  if unplaced_us is not None:
+    plan = _against_unplaced(plan, unplaced_us, config)
   text = f"model {model.name!r}: {seconds_phrase(show.seconds)}"
   progress.print_or_log(text, request.verbose, logging.INFO)
   notes = [*plan.notes]
@@ -243,6 +248,31 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
       " batch_size for another."
     )
   return dataclasses.replace(plan, notes=tuple(notes))
+
+
+def _against_unplaced(
+  plan: Plan, unplaced_us: float, config: PlanConfig
+) -> Plan:
+  """Leaves the model unplaced unless `auto` found something faster."""
+  report, found = plan.report, plan.evaluation
+  if report is None or found is None or report.reference is None:
+    return plan
+  note = (
+    f"The placed step takes {format_us(found.step_time_us)}, the unplaced one"
+    f" with XLA {format_us(unplaced_us)}"
+  )
+  if found.step_time_us < unplaced_us or config.strategy != AUTO:
+    return dataclasses.replace(plan, notes=(f"{note}.", *plan.notes))
+  single = report.reference
+  return dataclasses.replace(
+    plan,
+    strategy=single.strategy,
+    one_device=True,
+    microbatch_config=WHOLE,
+    placement=single.placement,
+    evaluation=report.evaluation_of(single),
+    notes=(f"{note}, so the model stays unplaced.", *plan.notes),
+  )
 
 
 def _is_slower(plan: Plan) -> bool:

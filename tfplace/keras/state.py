@@ -226,6 +226,13 @@ def _spec(value: Any) -> Any:
   return tf.type_spec_from_value(value)
 
 
+def wants_jit(model: keras.Model) -> bool:
+  """Returns whether `fit` would compile the unplaced model with XLA."""
+  switch = getattr(model.compile, "__self__", None)
+  wanted = switch.wanted if isinstance(switch, JitSwitch) else model.jit_compile
+  return bool(model.compiled and wanted)
+
+
 class JitSwitch:
   """Switch that disables a model's `jit_compile` while a placement needs it.
 
@@ -237,7 +244,7 @@ class JitSwitch:
     """Disables XLA until `allow` is called."""
     self._model = model
     self._supported: bool = model.supports_jit
-    self._wanted: bool = model.jit_compile
+    self.wanted: bool = model.jit_compile
     self._compile = model.compile
     self._awaited = True  # The decision is open; `compile` calls are recorded.
     self._off = True
@@ -246,7 +253,7 @@ class JitSwitch:
 
   def is_dropped(self) -> bool:
     """Returns whether a compiled model requests XLA, which placements lack."""
-    return self._wanted and bool(self._model.compiled)
+    return self.wanted and bool(self._model.compiled)
 
   def forbid(self) -> None:
     """Disables XLA for a placed model; Keras reports it on request."""
@@ -269,12 +276,12 @@ class JitSwitch:
 
   def _apply(self) -> None:
     self._model.supports_jit = self._supported and not self._off
-    self._model.jit_compile = self._wanted and not self._off
+    self._model.jit_compile = self.wanted and not self._off
 
   def _compile_and_note(self, *args: Any, **kwargs: Any) -> None:
     if self._awaited:
       self._model.supports_jit = self._supported
     self._compile(*args, **kwargs)
     if self._awaited or not self._off:
-      self._wanted = self._model.jit_compile
+      self.wanted = self._model.jit_compile
       self._apply()

@@ -20,7 +20,7 @@ from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.extraction import TracedStep, trace_keras
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
-from tfplace.keras import layer_groups
+from tfplace.keras import layer_groups, state
 from tfplace.plan import (
   PlanConfig,
   Stages,
@@ -136,6 +136,18 @@ class KerasSource:
     if microbatches.is_whole:
       self._whole = traced
     return StepVariant(problem, traced)
+
+  def unplaced_us(self, show: Stages) -> float | None:
+    """Returns the time of the whole step compiled by XLA, as `fit` runs it.
+
+    Returns:
+      None if costs are not measured, or `fit` does not compile the step.
+    """
+    asked = self.training and state.wants_jit(self._model)
+    if not (asked and self._measured and self._request.is_local):
+      return None
+    with show("measuring", " the unplaced step with XLA"):
+      return local_step.compiled_us(self._whole or self._trace())
 
   def _trace(
     self,

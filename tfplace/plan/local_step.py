@@ -7,8 +7,11 @@ the traced steps run without Grappler, so that ops keep their names.
 """
 
 import dataclasses
+import logging
 import os
 import re
+import statistics
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,12 +29,14 @@ from tfplace.core.problem import Problem
 from tfplace.cost import measured_costs
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
-from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.traced import TracedStep, feed_values
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate import profiling
 from tfplace.measure.local import host, runtime
 from tfplace.measure.session import messages, session
-from tfplace.plan import graph_cache, graph_keys
+from tfplace.plan import graph_cache, graph_keys, local_devices
+
+_logger = logging.getLogger("tfplace")
 
 # Numbers of steps, with time limits per phase and in total.
 _COUNTS = {
@@ -167,6 +172,65 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   reply = _run(traced, placement, **counts)
   held = placed_step.held_bytes(traced, placement.assignments)
   return evaluations.evaluation(placement, reply, held)
+
+
+def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:
+  """Returns the time of the step on one device, compiled by XLA as in `fit`.
+
+  The step has its own variables and inputs.
+
+  Returns:
+    The median in microseconds; None if the step cannot be compiled, has side
+    effects or lacks the memory.
+  """
+  held = {spec.node: spec for spec in traced.variables.values()}
+  graph_def = tf1.GraphDef()
+  graph_def.CopyFrom(traced.graph_def)
+  own = {*held, *traced.feeds}
+  kept = [node for node in graph_def.node if node.name not in own]
+  removed = [node for node in graph_def.node if node.name in own]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+  for node in graph_def.node:
+    node.input[:] = [
+      name
+      for name in node.input
+      if not name.startswith("^") or name[1:] not in own
+    ]
+  if side_effects.when_run(traced.graph_def) or any(
+    node.op not in ("VarHandleOp", "Placeholder") for node in removed
+  ):
+    return None
+  try:
+    with tf.device(local_devices.default_device()):
+      mapped: dict[str, tf.Tensor] = {}
+      variables = []
+      for name, spec in held.items():
+        variables.append(tf.Variable(tf.zeros(spec.shape, spec.dtype)))
+        mapped[f"{name}:0"] = variables[-1].handle
+      values = feed_values(traced)
+      inputs = {name: tf.constant(value) for name, value in values.items()}
+
+      @tf.function(jit_compile=True, autograph=False)
+      def step() -> list[tf.Tensor]:
+        ends = [*traced.fetches, *traced.targets]
+        found = tf.graph_util.import_graph_def(
+          graph_def, {**mapped, **inputs}, ends, name=""
+        )
+        count = len(traced.fetches)
+        with tf.control_dependencies(found[count:]):
+          return [tf.identity(tensor) for tensor in found[:count]]
+
+      step_us = []
+      for _ in range(steps + 2):
+        began = time.perf_counter()
+        for value in step():
+          value.numpy()
+        step_us.append(1e6 * (time.perf_counter() - began))
+  except (tf.errors.OpError, ValueError) as error:
+    _logger.info("the step of %r was not compiled: %s", traced.name, error)
+    return None
+  return statistics.median(step_us[2:])
 
 
 def _run(
