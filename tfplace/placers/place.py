@@ -32,6 +32,7 @@ from tfplace.placers.registry import get_placer
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.schedule import SearchConfig
+from tfplace.placers.sub_clusters import place_on_parts_first
 from tfplace.simulate import Simulator
 
 # Share of a continued search that is not kept for consolidation; our choice.
@@ -61,7 +62,8 @@ def place(
     evaluator: evaluates placements; None means the simulator.
     policy: directory of an exported policy, for a learned strategy or `auto`.
     max_evaluations: limits the search by placements instead of seconds, which
-      makes results for a seed equal on all machines.
+      makes results for a seed equal on all machines. Parts of the cluster that
+      are searched first (see `sub_clusters`) have as many each.
     init_placement: a placement or op -> device mapping to start from, for
       strategies that accept a start. If it has the same ops and devices and
       fits in memory, the result is never worse, except by the 5% for which no
@@ -163,7 +165,15 @@ def place(
   start = None if init_placement is None else _start(problem, init_placement)
   if not searches:
     return place_in_order(problem, budget, start)
-  return place_beside_gpus(problem, budget, start, place_in_order, go_on)
+
+  def place_whole(
+    problem: Problem, budget: Budget, start: np.ndarray | None
+  ) -> Result:
+    return place_beside_gpus(problem, budget, start, place_in_order, go_on)
+
+  if evaluator is not None:
+    return place_whole(problem, budget, start)
+  return place_on_parts_first(problem, budget, start, place_whole)
 
 
 def _check_arguments(

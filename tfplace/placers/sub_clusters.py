@@ -1,0 +1,104 @@
+"""Placements on parts of a cluster, from which the search on all of it starts.
+
+More devices mean a larger search space, in which the same budget may find a
+slower placement. So parts are searched first: one host of each sort, and the
+GPUs of each kind in a host with several.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfplace.core.budget import Budget
+from tfplace.core.cluster import Cluster
+from tfplace.core.evaluation import Result
+from tfplace.core.placement import Placement
+from tfplace.core.problem import Problem
+from tfplace.errors import TfplaceError
+from tfplace.placers.order_choice import Place
+from tfplace.simulate import Simulator
+
+_SHARE = 0.3  # of the seconds, for the searches of all parts; our choice
+
+
+def parts(cluster: Cluster) -> Iterator[np.ndarray]:
+  """Yields the devices of each part to search first, as indices.
+
+  A part of a part is left to the search of that part.
+  """
+  devices, hosts = cluster.devices, cluster.hosts
+  if len(set(hosts)) > 1:
+    sorts = set()
+    for number in dict.fromkeys(hosts.tolist()):
+      here = np.flatnonzero(hosts == number)
+      sort = tuple((devices[i].kind, devices[i].memory_bytes) for i in here)
+      if sort not in sorts:
+        sorts.add(sort)
+        yield here
+    return
+  kinds = dict.fromkeys(d.kind for d in devices if not d.is_cpu)
+  for kind in kinds if len(kinds) > 1 else ():
+    yield np.array(
+      [i for i, d in enumerate(devices) if d.is_cpu or d.kind == kind]
+    )
+
+
+def part_of(cluster: Cluster, devices: np.ndarray) -> Cluster:
+  """Returns the cluster of some of the devices, and the links between them."""
+  kept = tuple(cluster.devices[i] for i in devices)
+  names = {device.name for device in kept}
+  links = tuple(link for link in cluster.links if {link.src, link.dst} <= names)
+  return dataclasses.replace(cluster, devices=kept, links=links)
+
+
+def place_on_parts_first(
+  problem: Problem, budget: Budget, start: np.ndarray | None, place: Place
+) -> Result:
+  """Places a problem, starting from the placements of its parts.
+
+  The result is never slower than that of a part. With a budget of evaluations,
+  each part has as many as the whole cluster; seconds are divided.
+
+  Args:
+    start: [num_starts, num_ops] devices to start from, or None. Parts are
+      searched only without one.
+    place: places a problem; may choose its order.
+
+  Raises:
+    InfeasibleError: nothing found fits in memory.
+  """
+  found = [] if start is not None else [*parts(problem.cluster)]
+  if not found:
+    return place(problem, budget, start)
+  results: list[Result] = []
+  for devices in found:
+    cluster = part_of(problem.cluster, devices)
+    share = dataclasses.replace(
+      budget.fraction(1.0), seconds=budget.left_s * _SHARE / len(found)
+    )
+    try:
+      part = dataclasses.replace(problem, cluster=cluster)
+      result = place_on_parts_first(part, share, None, place)
+    except TfplaceError:  # it lacks memory, or a kernel
+      continue
+    whole = dataclasses.replace(problem, order=result.order)
+    placement = Placement(whole, devices[result.placement.devices])
+    (evaluation,) = Simulator(whole).evaluate([placement])
+    results.append(
+      dataclasses.replace(result, placement=placement, evaluation=evaluation)
+    )
+  starts = [r.placement.devices for r in results] or None
+  left = dataclasses.replace(budget.fraction(1.0), seconds=budget.left_s)
+  best = place(problem, left, None if starts is None else np.stack(starts))
+  fastest = min(results, key=lambda r: r.evaluation.step_time_us, default=best)
+  if fastest.evaluation.step_time_us < best.evaluation.step_time_us:
+    return dataclasses.replace(
+      fastest,
+      history=best.history,
+      seconds=best.seconds,
+      evaluations=best.evaluations,
+      tried=best.tried,
+      skipped=best.skipped,
+    )
+  return best
