@@ -163,15 +163,16 @@ def place(
   warm_up(strategy, problem.cluster.has_message_costs)
   budget = Budget(budget_s, max_evaluations, gap)
   start = None if init_placement is None else _start(problem, init_placement)
-  if not searches:
-    return place_in_order(problem, budget, start)
 
   def place_whole(
     problem: Problem, budget: Budget, start: np.ndarray | None
   ) -> Result:
+    if not searches:
+      return place_in_order(problem, budget, None)
     return place_beside_gpus(problem, budget, start, place_in_order, go_on)
 
-  if evaluator is not None:
+  chooses = searches or registry.STRATEGIES[strategy].family == "search"
+  if evaluator is not None or not chooses:
     return place_whole(problem, budget, start)
   return place_on_parts_first(problem, budget, start, place_whole)
 

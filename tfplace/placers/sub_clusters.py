@@ -6,6 +6,7 @@ GPUs of each kind in a host with several.
 """
 
 import dataclasses
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -72,11 +73,13 @@ def place_on_parts_first(
   if not found:
     return place(problem, budget, start)
   results: list[Result] = []
+  share_s, later = budget.seconds, budget.fraction(1.0)
+  if budget.is_timed:
+    share_s *= _SHARE / len(found)
+    later = budget.fraction(1 - _SHARE)
   for devices in found:
     cluster = part_of(problem.cluster, devices)
-    share = dataclasses.replace(
-      budget.fraction(1.0), seconds=budget.left_s * _SHARE / len(found)
-    )
+    share = dataclasses.replace(budget.fraction(1.0), seconds=share_s)
     try:
       part = dataclasses.replace(problem, cluster=cluster)
       result = place_on_parts_first(part, share, None, place)
@@ -89,7 +92,7 @@ def place_on_parts_first(
       dataclasses.replace(result, placement=placement, evaluation=evaluation)
     )
   starts = [r.placement.devices for r in results] or None
-  left = dataclasses.replace(budget.fraction(1.0), seconds=budget.left_s)
+  left = dataclasses.replace(later, started=time.perf_counter())
   best = place(problem, left, None if starts is None else np.stack(starts))
   fastest = min(results, key=lambda r: r.evaluation.step_time_us, default=best)
   if fastest.evaluation.step_time_us < best.evaluation.step_time_us:
