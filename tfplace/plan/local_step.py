@@ -214,9 +214,9 @@ def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:
       @tf.function(jit_compile=True, autograph=False)
       def step() -> list[tf.Tensor]:
         ends = [*traced.fetches, *traced.targets]
-        found = tf.graph_util.import_graph_def(
-          graph_def, {**mapped, **inputs}, ends, name=""
-        )
+        graph = tf.compat.v1.get_default_graph()
+        given = {n: graph.capture(x) for n, x in {**mapped, **inputs}.items()}
+        found = tf.graph_util.import_graph_def(graph_def, given, ends, name="")
         count = len(traced.fetches)
         with tf.control_dependencies(found[count:]):
           return [tf.identity(tensor) for tensor in found[:count]]
