@@ -48,7 +48,7 @@ def test_a_chain_of_elementwise_ops_is_one_kernel():
   assert unit.outputs == [3] and unit.temp_bytes == 0
 
 
-def test_an_elementwise_op_is_computed_in_each_kernel_that_reads_it():
+def test_elementwise_ops_are_computed_where_they_are_read():
   # Both sums read the argument through Mul, which is never written; they are
   # equally far and read the same tensor, so they share a kernel.
   ops = [("Arg", 800), ("Mul", 800), ("Sum", 8), ("Max", 8), ("Out", 8)]

@@ -61,7 +61,7 @@ def test_at_most_six_neighbors_count():
   np.testing.assert_allclose(seen.adjacency[last], expected, rtol=1e-6)
 
 
-def test_group_members_without_a_kernel_go_to_their_fastest_device():
+def test_members_without_a_kernel_go_to_their_fastest_device():
   sampler = samplers.HierarchicalSampler(None, small())
   # a runs on GPUs only, b everywhere, c on the CPU only.
   found = sampler.follow_groups(

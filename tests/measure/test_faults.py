@@ -20,11 +20,12 @@ from tfplace.measure import MeasurementHarness, WorkerCluster
 
 LIMIT_BYTES = 100e6
 HANGS_AFTER_S = 4.0
-KINDS = {
-  "kill": "died",
-  "hang": "hung",
-  "memory": "out_of_memory",
-  "nan": "non_finite",
+# Fault -> the kind and the words of its error.
+TOLD = {
+  "kill": ("died", "worker 1 was killed by SIGKILL"),
+  "hang": ("hung", "no answer within 4 s, in the warm-up steps"),
+  "memory": ("out_of_memory", ""),
+  "nan": ("non_finite", "'out:0' has a NaN"),
 }
 
 
@@ -110,7 +111,7 @@ def test_one_fault_in_five_costs_no_other_measurement(
   monkeypatch.setenv("TMPDIR", str(tmp_path))
   monkeypatch.setattr(tempfile, "tempdir", None)
   rng = np.random.default_rng(0)
-  faults = np.resize(list(KINDS), count // 5).tolist()
+  faults = np.resize(list(TOLD), count // 5).tolist()
   plan = rng.permutation([*faults, *[""] * (count - len(faults))]).tolist()
   children_before, files_before = children(), len(os.listdir("/proc/self/fd"))
   ports = set()
@@ -118,10 +119,9 @@ def test_one_fault_in_five_costs_no_other_measurement(
     bench = Bench(workers, faulty_step())
     for fault in plan:
       evaluation = bench.measure(fault)
-      assert evaluation.extra.get("error_kind") == KINDS.get(fault), (
-        fault,
-        evaluation.extra,
-      )
+      kind, words = TOLD.get(fault, (None, ""))
+      assert evaluation.extra.get("error_kind") == kind, (fault, evaluation)
+      assert words in evaluation.extra.get("error", "")
       assert math.isinf(evaluation.step_time_us) == bool(fault)
       assert evaluation.feasible == (not fault)
       if not fault:

@@ -121,6 +121,7 @@ def test_each_kind_of_host_is_profiled(live, trained):
   assert live.runtime.starting_us(CPU_0) == 0
 
 
+@SLOW
 def test_killed_worker_is_named_and_its_successor_measured_on(
   served, hosts, trained
 ):
@@ -246,7 +247,7 @@ def test_a_worker_that_stays_away_is_awaited_once(
   tmp_path, monkeypatch, trained
 ):
   monkeypatch.setattr(hosts_lib, "_RETURN_S", 1.0)
-  with serving(("127.0.0.1:0",), ((),)) as (only,):
+  with serving(("127.0.0.1:0",)) as (only,):
     path = write_hosts(tmp_path / "h.json", {"x": only.address})
     with HostCluster(workers.load_hosts(path)) as cluster:
       harness = harness_of(cluster, trained, steps=1)

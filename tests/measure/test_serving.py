@@ -110,7 +110,7 @@ def test_memory_of_a_large_message_is_returned_when_idle():
   """Empty nodes of 2 bytes each take 160 bytes as they are parsed."""
   nodes = b"\x0a\x00" * (5 << 20)
   size = bytes([0x80, 0x80, 0x80, 0x05])  # 5 << 21 in base 128.
-  with serving(("127.0.0.1:0",), ((),)) as (worker_,):
+  with serving(("127.0.0.1:0",)) as (worker_,):
     server = psutil.Process(worker_.server_pid())
     before = server.memory_info().rss
     with grpc.insecure_channel(

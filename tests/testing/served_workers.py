@@ -15,10 +15,9 @@ START_S = 90.0
 class Served:
   """A `tfplace-worker` process, perhaps not up yet."""
 
-  def __init__(self, bind: str, prefix: Sequence[str] = ()):
+  def __init__(self, bind: str):
     self.process = subprocess.Popen(
       [
-        *prefix,
         *(sys.executable, "-m", "tfplace.bin.worker"),
         *(f"--bind={bind}", "--threads=1"),
       ],
@@ -61,14 +60,12 @@ def children(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def serving(
-  binds: Sequence[str], prefixes: Sequence[Sequence[str]] = ((), ())
-) -> Iterator[list[Served]]:
-  """Two workers that have come up; gone on exit."""
+def serving(binds: Sequence[str]) -> Iterator[list[Served]]:
+  """Workers that have come up; gone on exit."""
   with contextlib.ExitStack() as stack:
     workers = []
-    for bind, prefix in zip(binds, prefixes, strict=True):
-      worker = Served(bind, prefix)
+    for bind in binds:
+      worker = Served(bind)
       stack.callback(_gone, worker.process)
       workers.append(worker)
     for worker in workers:

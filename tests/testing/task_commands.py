@@ -50,15 +50,13 @@ def started(
   command: str,
   arguments: Sequence[str],
   environments: Sequence[Mapping[str, str]],
-  prefixes: Sequence[Sequence[str]] | None = None,
 ) -> Iterator[list[subprocess.Popen]]:
   """Starts the command once per environment; ends what is left on exit."""
-  prefixes = prefixes or [()] * len(environments)
   with contextlib.ExitStack() as stack:
     found = []
-    for environment, prefix in zip(environments, prefixes, strict=True):
+    for environment in environments:
       process = subprocess.Popen(
-        [*prefix, sys.executable, "-m", f"tfplace.bin.{command}", *arguments],
+        [sys.executable, "-m", f"tfplace.bin.{command}", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **environment},
