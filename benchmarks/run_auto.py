@@ -148,32 +148,32 @@ class Row:
   def measure(self, order: str) -> dict[str, dict]:
     """Returns the columns."""
     problems = {
-      count: self._problem(count=count, sizes=None) for count in self.counts
+      count: self.problem(count=count, sizes=None) for count in self.counts
     }
     return {
       "ops": {count: p.graph.num_ops for count, p in problems.items()},
-      "one device": self._one_device(problems[1]),
+      "one device": self.one_device(problems[1]),
       "unsplit": self._placed(problems[1], "auto", ARRIVAL),
       "by hand": self._by_hand(problems),
-      "data parallel": self._data_parallel(problems),
-      "auto": self._auto(order),
+      "data parallel": self.data_parallel(problems),
+      "auto": self.auto(order),
     }
 
-  def _problem(self, **changes: Any) -> Problem:
+  def problem(self, **changes: Any) -> Problem:
     config = dataclasses.replace(self.graphs.allows, **changes)
     return self.graphs.problem(config, self.cluster)
 
-  def _one_device(self, problem: Problem) -> dict:
+  def one_device(self, problem: Problem) -> dict:
     found = placed(problem, "single", _ONE_DEVICE_S, 0)
     if found.get("main_kind", "").startswith("CPU"):
       return {"oom": "no accelerator holds the step"}
     return found
 
-  def _data_parallel(self, problems: Mapping[int, Problem]) -> dict:
+  def data_parallel(self, problems: Mapping[int, Problem]) -> dict:
     """The best numbers and sizes of microbatches over all devices."""
     tried = {str(count): p for count, p in problems.items() if count > 1}
     for sizes in proposed_sizes(problems[1]):
-      tried[", ".join(map(str, sizes))] = self._problem(
+      tried[", ".join(map(str, sizes))] = self.problem(
         count=len(sizes), sizes=sizes
       )
     return _fastest(
@@ -200,7 +200,7 @@ class Row:
     """Yields the step on one device, with one microbatch in flight."""
     for count in self.counts:
       if count > 1:
-        problem = self._problem(count=count, max_in_flight=1)
+        problem = self.problem(count=count, max_in_flight=1)
         found = self._in_best_order(problem, "single")
         about = {"strategy": "single", "microbatches": count}
         yield {**found, **about, "max_in_flight": 1, "devices": "one"}
@@ -211,7 +211,7 @@ class Row:
   def _placed(self, problem: Problem, strategy: str, order: str) -> dict:
     return placed(problem, strategy, self.budget_s, self.seed, order)
 
-  def _auto(self, order: str) -> dict[str, Any]:
+  def auto(self, order: str) -> dict[str, Any]:
     """`auto`, which also chooses the microbatches, as the commands do."""
 
     def open_variant(split: MicrobatchConfig) -> variants.StepVariant:

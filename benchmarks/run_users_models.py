@@ -2,8 +2,9 @@
 
 Each model of `users_models.py` is, in a process of its own with logical CPU
 devices: fitted as it is, planned for `--cluster` without and with microbatches,
-and an equal model placed on these devices and fitted. Losses are compared. A
-part that fails has its error in the row. Seven models need keras-hub.
+and an equal model placed on these devices and fitted, also in units that XLA
+compiles. Losses are compared, those of units with the step that Keras compiles.
+A part that fails has its error in the row. Seven models need keras-hub.
 
   python -m benchmarks.run_users_models
   python -m benchmarks.run_users_models --models=gan,vae
@@ -34,6 +35,8 @@ _PARTS = {
   "plan": "`plan_model`",
   "plan_auto": '`microbatches="auto"`',
   "place": "`place_model` and `fit`",
+  "xla": '`compile="xla"`',
+  "xla_split": "the same in two microbatches",
 }
 
 OPTIONS = Options("run_users_models", __doc__)
@@ -104,11 +107,16 @@ def attempt(
   build = users_models.MODELS[name]
   cases: list[Case] = []
   losses: list[dict[str, float]] = []
+  compiled: list[dict[str, float]] = []
 
   def fit() -> dict[str, Any]:
     cases.append(_built(build))
     losses.extend(fitted(cases[0]))
     return {"steps": len(losses)}
+
+  def fit_xla() -> dict[str, Any]:
+    compiled.extend(fitted(_built(build), jit_compile=True))
+    return {"steps": len(compiled)}
 
   def plan(**options: Any) -> dict[str, Any]:
     options = {"budget_s": budget_s, "seed": seed, **options}
@@ -121,12 +129,28 @@ def attempt(
     difference = largest_difference(losses, fitted(case))
     return {"difference": difference, "message": placed.placement.message}
 
+  def in_units(count: int) -> dict[str, Any]:
+    case = _built(build)
+    options = {"strategy": "metis", "costs": "estimated", "compile": "xla"}
+    placed = tfplace.place_model(case.model, microbatches=count, **options)
+    found = fitted(case)
+    graph = placed.placement.placement.problem.graph
+    return {
+      "difference": largest_difference(compiled or losses, found),
+      "ops": len(graph.traced_names),
+      "units": len(graph.members),
+      "outside": graph.num_ops - len(graph.members),
+    }
+
   row: dict[str, Any] = {}
   attempts: dict[str, Callable[[], dict[str, Any]]] = {
     "fit": fit,
     "plan": plan,
     "plan_auto": lambda: plan(microbatches="auto"),
     "place": place,
+    "fit_xla": fit_xla,
+    "xla": lambda: in_units(1),
+    "xla_split": lambda: in_units(2),
   }
   for part, call in attempts.items():
     row[part] = attempted(call)
@@ -155,8 +179,8 @@ def _built(build: Callable[[], "Case"]) -> "Case":
   return build()
 
 
-def fitted(case: "Case") -> list[dict[str, float]]:
-  """Fits a model without XLA, as placed models run; returns losses by step."""
+def fitted(case: "Case", jit_compile: bool = False) -> list[dict[str, float]]:
+  """Fits a model; returns losses by step."""
   import keras
   import tensorflow as tf
 
@@ -166,7 +190,7 @@ def fitted(case: "Case") -> list[dict[str, float]]:
       {k: float(v) for k, v in logs.items() if "loss" in k}
     )
   )
-  case.model.jit_compile = False
+  case.model.jit_compile = jit_compile
   dataset = tf.data.Dataset.from_tensor_slices(case.data)
   case.model.fit(dataset.batch(case.batch_size), verbose=0, callbacks=[keep])
   return found

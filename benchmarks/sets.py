@@ -53,12 +53,16 @@ class Graphs:
     clusters: names of clusters, whose devices are costed.
     cache_dir: where graphs are kept between runs, or nothing.
     find: returns the cluster of a name.
+    compile_units: whether steps are of units that XLA compiles.
+    precision: dtype policy of the model.
   """
 
   name: str
   clusters: Sequence[str]
   cache_dir: str | None
   find: Callable[[str], Cluster] = cluster_preset
+  compile_units: bool = False
+  precision: str = "float32"
   _found: dict[tuple[MicrobatchConfig, str], OpGraph] = dataclasses.field(
     default_factory=dict
   )
@@ -91,13 +95,16 @@ class Graphs:
         str(_MODULE),
         cluster,
         batch_size=model.batch_size,
-        sizes={self.name: 1},
+        sizes={f"{self.name} {self.precision}": 1},
+        compile_units=self.compile_units,
         microbatches=microbatches,
       )
       graph = cache.load(key) if cache and key else None
       if graph is None:
-        traced = traced or trace(model, microbatches)
-        graph = sources.op_graph(traced, cluster)
+        traced = traced or trace(model, microbatches, self.precision)
+        graph = sources.op_graph(
+          traced, cluster, compile_units=self.compile_units
+        )
         if cache and key:
           cache.store(key, graph)
       self._found[microbatches, name] = graph
@@ -108,14 +115,23 @@ class Graphs:
     )
 
 
-def trace(model: "Trained", microbatches: MicrobatchConfig) -> "TracedStep":
+def trace(
+  model: "Trained", microbatches: MicrobatchConfig, precision: str = "float32"
+) -> "TracedStep":
   """Traces the step of a model that is built for it, and then let go."""
+  import keras
+
   from tfplace.extraction import keras_step
 
-  with keras_step.fresh_names():
-    return keras_step.trace_keras(
-      model.build(), model.batch_size, microbatches=microbatches
-    )
+  before = keras.config.dtype_policy()
+  keras.config.set_dtype_policy(precision)
+  try:
+    with keras_step.fresh_names():
+      return keras_step.trace_keras(
+        model.build(), model.batch_size, microbatches=microbatches
+      )
+  finally:
+    keras.config.set_dtype_policy(before)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ PLANS = {
   "split": MicrobatchConfig(2),
   "ranked": MicrobatchConfig(3, 2, devices=(2, 1)),
   "recomputed": MicrobatchConfig(recompute=RecomputeConfig(everything=True)),
+  "compiled": MicrobatchConfig(),  # Units of ops that are placed at random.
 }
 # Plan -> models that it is given where slow tests do not run.
 QUICK = {
@@ -39,13 +40,16 @@ QUICK = {
   "ranked": ("siamese",),
   # Their layers hold what can be computed again.
   "recomputed": ("batch_norm",),
+  "compiled": ("noises",),
 }
 SLOWER = {
   "whole": layer_cases.CASES,
   "split": ("masked_lstm", "nested_subclassed", "siamese"),
   "ranked": ("masked_lstm", "several_inputs_and_outputs"),
   "recomputed": ("siamese",),
+  "compiled": layer_cases.CASES,
 }
+UNCOMPILED = ("ctc_loss", "text_and_tables")
 TABLE = [
   case
   for plan, quick in QUICK.items()
@@ -63,20 +67,24 @@ def _losses(model, batch):
 
 
 @functools.cache
-def _unplaced(kind):
-  return _losses(*layer_cases.build(kind))
+def _unplaced(kind, jit_compile=False):
+  model, batch = layer_cases.build(kind)
+  # What XLA cannot compile, Keras does not compile at all.
+  model.jit_compile = jit_compile and kind not in UNCOMPILED
+  return _losses(model, batch)
 
 
 @pytest.mark.parametrize(("kind", "plan"), TABLE)
 def test_losses_equal_those_of_the_unplaced_model(kind, plan):
-  expected = _unplaced(kind)
+  expected = _unplaced(kind, plan == "compiled")
   model, batch = layer_cases.build(kind)
   traced = trace_keras(model, sample=batch, microbatches=PLANS[plan])
   placement = at.random_placement(traced)
   if plan == "ranked":
     problem = placement.problem.in_order("rank")
     placement = Placement(problem, placement.devices)
-  tfplace.place_model(model, placement=placement)
+  options = {"compile": "xla"} if plan == "compiled" else {}
+  tfplace.place_model(model, placement=placement, **options)
   with at.recorded() as ran:
     found = _losses(model, batch)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
@@ -84,6 +92,9 @@ def test_losses_equal_those_of_the_unplaced_model(kind, plan):
   is_split = PLANS[plan].count > 1
   assert any("microbatch_1/" in node.name for node in ran) == is_split
   assert any(is_clone(node.name) for node in ran) == (plan == "recomputed")
+  if plan == "compiled":
+    assert sum(node.type == "PartitionedCall" for node in ran) > 3
+    return
   same = at.planned_ops(ran, placement)
   # The others were fused, folded, or are in the branches of a condition.
   assert len(same) > 0.1 * placement.problem.graph.num_ops

@@ -253,7 +253,7 @@ def test_xla_is_off_even_where_keras_would_choose_it(monkeypatch):
 def test_jit_compile_that_is_dropped_is_told(jit_compile, caplog):
   model = at.build("dense", compiled=False)
   model.compile(at.sgd(), "mse", jit_compile=jit_compile)
-  tfplace.place_model(model, placement=at.SPLIT)
+  tfplace.place_model(model, placement=at.SPLIT, compile="none")
   said = "No jit_compile: XLA would put all ops on one device."
   assert (said in model.placement.notes) == jit_compile
   assert (said in caplog.text) == jit_compile

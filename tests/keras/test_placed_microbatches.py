@@ -234,7 +234,7 @@ def test_the_split_chosen_at_the_first_fit_trains_as_the_whole():
 def test_memory_that_the_whole_step_lacks_splits_it():
   # Whole it takes 19.2 MiB, in two microbatches 16.9 and, one in flight, 10.3.
   options = {"strategy": "auto", "batch_size": 512, "budget_s": 1.0}
-  options["microbatches"] = "auto"
+  options |= {"microbatches": "auto", "compile": "none"}
   plan = plan_of(
     "convolutional",
     "v100x1",

@@ -130,7 +130,7 @@ def test_xla_is_off_where_it_would_merge_the_clones():
   model = build()
   model.jit_compile = True
   model = tfplace.place_model(
-    model, pair(), **options(strategy="single", recompute="all")
+    model, pair(), **options(strategy="single", recompute="all", compile="none")
   )
   np.testing.assert_allclose(losses(model), unplaced(), rtol=1e-6)
   assert not model.jit_compile

@@ -132,11 +132,11 @@ def test_file_round_trip_and_error(found, tmp_path):
 
 def test_step_that_does_not_fit_gets_devices_or_microbatches():
   model = chain(6)
-  whole = tfplace.estimate(model, cluster(1e9), batch_size=512)
+  whole = tfplace.estimate(model, cluster(1e9), batch_size=512, compile="none")
   need = whole.steps[0].peak.num_bytes
   assert whole.steps[0].variants == ("whole",)
   small = cluster(0.7 * need, count=4)
-  step = tfplace.estimate(model, small, batch_size=512).steps[0]
+  step = tfplace.estimate(model, small, batch_size=512, compile="none").steps[0]
   (card,) = step.cards
   assert not card.fits
   assert step.num_ops == whole.steps[0].num_ops
@@ -162,7 +162,8 @@ def test_recomputation_lets_one_device_hold_a_deep_step():
 
 def test_microbatches_are_traced_until_every_card_holds_the_step(monkeypatch):
   model = chain(6)
-  whole = tfplace.estimate(model, cluster(1e9), batch_size=2048).steps[0]
+  options = {"batch_size": 2048, "compile": "none"}
+  whole = tfplace.estimate(model, cluster(1e9), **options).steps[0]
   counts, real = [], ModelSource.trace
 
   def trace(self, batch_size, microbatches, *others):
@@ -175,7 +176,7 @@ def test_microbatches_are_traced_until_every_card_holds_the_step(monkeypatch):
     for share in (0.7, 0.5)
   ]
   source = open_source(model).loaded()
-  (step,) = estimate.estimate_steps(source, rows, batch_size=2048).steps
+  (step,) = estimate.estimate_steps(source, rows, **options).steps
   # Whole, recomputed, in 2, which the first card holds, and in 4.
   assert counts == [1, 1, 2, 4]
   found = [card.smallest_of("microbatches") for card in step.cards]

@@ -126,6 +126,7 @@ def _estimate(
     precisions=values.precision or None,
     microbatches=config,
     costs=values.costs,
+    compile=values.compile,
     on_stage=on_stage,
   )
   if not values.largest_batch:
@@ -137,6 +138,7 @@ def _estimate(
     precision=_precision(values),
     microbatches=config,
     costs=values.costs,
+    compile=values.compile,
     on_stage=on_stage,
   )
   return dataclasses.replace(found, largest_batch=largest)
@@ -160,7 +162,10 @@ def _drawn(
     _precision(values),
     on_stage,
   )
-  return estimates.one_device_placement(traced, drawn[1], values.costs)
+  compiles = source.compiles(values.compile, drawn[1].cluster)
+  return estimates.one_device_placement(
+    traced, drawn[1], values.costs, compiles
+  )
 
 
 def _precision(values: flags.FlagValues) -> str | None:

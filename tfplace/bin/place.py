@@ -295,7 +295,7 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
   )
   print(plan)
   if values.json:
-    microbatches = microbatches_of(report.problem.graph.names)
+    microbatches = microbatches_of(report.problem.graph.traced_names)
     tried = {}
     if report.choice is not None:
       tried = {"splits": _as_json(report.choice)}

@@ -15,6 +15,7 @@ from tfplace import core, formats
 from tfplace.bin import cli, microbatch_flags
 from tfplace.core.given_batch import GivenBatch
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
+from tfplace.core.op_graph import XLA
 from tfplace.core.progress import Progress
 from tfplace.cost import registry
 from tfplace.errors import shown
@@ -22,7 +23,9 @@ from tfplace.plan import Stages, clusters, graph_cache, model_source
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
+from tfplace.plan.config import AUTO
 from tfplace.plan.model_source import ModelSource
+from tfplace.plan.sources import COMPILE
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -90,6 +93,11 @@ def define_source_flags(values: flags.FlagValues) -> None:
   text = "Use the training step rather than inference."
   cli.define(values, "training", text, True)
   microbatch_flags.define_flags(values)
+  text = (
+    "Whether XLA compiles ops of a layer, pass and microbatch together: xla,"
+    " none, or auto, which is xla for --keras_model on GPUs."
+  )
+  cli.define(values, "compile", text, AUTO, choices=COMPILE)
   text = (
     "Cost model that estimates op times. On real devices it only covers ops"
     " that a measured step does not time."
@@ -208,13 +216,11 @@ def load_source(
   cluster: core.Cluster,
   needs_trace: bool = False,
   microbatches: MicrobatchConfig | None = None,
-  compile_units: bool = False,
 ) -> "tuple[core.OpGraph, TracedStep | None]":
   """Loads the graph that the flags name, and the traced step if required.
 
   Args:
     microbatches: microbatches of the step; None takes those of the flags.
-    compile_units: whether the graph is of units that XLA compiles.
 
   Raises:
     TfplaceError: a flag, file or model is invalid, or the step cannot be split
@@ -225,6 +231,11 @@ def load_source(
     microbatches = microbatch_flags.config(values).over(cluster)
   name, modules = str(values[kind].value), values["import"].value or ()
   if kind == "graph":
+    if values.compile == XLA:
+      raise cli.UsageError(
+        "--compile=xla applies to models, not to --graph, whose ops have no"
+        " shapes; extract the model with it"
+      )
     model_source.check_microbatches(microbatches, kind, name, values.training)
     return formats.load_graph(name), None
   source = open_source(values, kind)
@@ -238,7 +249,7 @@ def load_source(
       batch_size=values.batch_size,
       microbatches=microbatches,
       costs=values.costs,
-      compile_units=compile_units,
+      compile=values.compile,
       # No hash covers the modules of custom classes.
       cache=None if modules else _graph_cache(values),
       needs_trace=needs_trace,

@@ -94,9 +94,12 @@ def matching(graph: OpGraph, pattern: str) -> list[int]:
   """
   found = [
     i
-    for i, name in enumerate(graph.names)
-    if fnmatch.fnmatchcase(name, pattern)
-    or fnmatch.fnmatchcase(name, f"{pattern}/*")
+    for i, op in enumerate(graph.names)
+    if any(
+      fnmatch.fnmatchcase(name, pattern)
+      or fnmatch.fnmatchcase(name, f"{pattern}/*")
+      for name in graph.members.get(op, (op,))
+    )
   ]
   if not found:
     raise FormatError(

@@ -19,6 +19,9 @@ from tfplace.errors import FormatError, TfplaceError, shown
 CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 
+XLA = "xla"  # Value of "compile" in `OpGraph.extra`: the graph is of units.
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class OpGraph:
   """An immutable dataflow graph with costs.
@@ -108,6 +111,23 @@ class OpGraph:
   @property
   def num_edges(self) -> int:
     return len(self.edge_src)
+
+  @functools.cached_property
+  def members(self) -> Mapping[str, tuple[str, ...]]:
+    """Ops of the traced step by unit that XLA compiles; see `cost.fusion`."""
+    return {
+      self.names[op]: tuple(extra["members"])
+      for op, extra in self.op_extra.items()
+      if isinstance(extra.get("members"), list)
+    }
+
+  @property
+  def traced_names(self) -> tuple[str, ...]:
+    """Names of the ops, with the members of units in their place."""
+    members = self.members
+    return tuple(
+      one for name in self.names for one in members.get(name, (name,))
+    )
 
   @property
   def kinds(self) -> tuple[str, ...]:

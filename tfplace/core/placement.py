@@ -41,6 +41,16 @@ class Placement:
       op: names[d] for op, d in zip(graph.names, self.devices, strict=True)
     }
 
+  @property
+  def traced_assignments(self) -> dict[str, str]:
+    """Device name by op of the traced step: units are their members."""
+    members = self.problem.graph.members
+    return {
+      one: device
+      for op, device in self.assignments.items()
+      for one in members.get(op, (op,))
+    }
+
   @classmethod
   def from_assignments(
     cls,
@@ -54,6 +64,7 @@ class Placement:
       PlacementError: an op is missing or unknown, a device is unknown, or the
         placement is not allowed.
     """
+    assignments = _of_units(problem, assignments)
     devices = np.zeros(problem.graph.num_ops, np.int32)
     for op, name in enumerate(problem.graph.names):
       if name not in assignments:
@@ -79,6 +90,28 @@ class Placement:
   def save(self, path: str | os.PathLike[str]) -> None:
     """Writes `tfplace.placement.v1` atomically."""
     call_provided("save_placement", self, path)
+
+
+def _of_units(
+  problem: Problem, assignments: Mapping[str, str]
+) -> Mapping[str, str]:
+  """Returns assignments of units in place of those of their members.
+
+  Raises:
+    PlacementError: members of a unit are on different devices.
+  """
+  found = dict(assignments)
+  for unit, members in problem.graph.members.items():
+    for name in members:
+      device = found.pop(name, None)
+      if device is not None and found.setdefault(unit, device) != device:
+        raise PlacementError(
+          f"op {name!r} is on {device} and unit {unit!r}, which it is compiled"
+          f" in, on {found[unit]}",
+          op=name,
+          device=device,
+        )
+  return found
 
 
 def device_indices(devices: Any) -> np.ndarray:

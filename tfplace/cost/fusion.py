@@ -84,8 +84,8 @@ def fuse(
 ) -> OpGraph:
   """Returns the graph with one op of type "Unit" for the ops of each unit.
 
-  A unit has the name of its first op, and `members` with the names of its ops
-  in `op_extra`.
+  A unit has the name of its first op and "/unit", and `members` with the names
+  of its ops in `op_extra`.
 
   Args:
     graph: the step with the costs of single ops.
@@ -327,7 +327,7 @@ def _spec(
   first = ops[0]
   group, layer = int(graph.colocation[first]), int(graph.layer[first])
   return OpSpec(
-    name=graph.names[first],
+    name=graph.names[first] if unit is None else f"{graph.names[first]}/unit",
     type=graph.types[first] if unit is None else UNIT,
     time_us={k: us for k, us in time_us.items() if not np.isnan(us)},
     output_bytes=graph.output_bytes[[*tensors]].tolist(),

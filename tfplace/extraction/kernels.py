@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import tensorflow as tf
 from tensorflow.python.framework import kernels as registry
 
 from tfplace.extraction import nodes
@@ -20,6 +21,7 @@ from tfplace.extraction import nodes
 Registration: TypeAlias = tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]
 
 KINDS = ("CPU", "GPU")
+_XLA_KINDS = ("XLA_CPU_JIT", "XLA_GPU_JIT")
 _EVERY = frozenset(KINDS)
 DEFAULT = "DEFAULT"
 FILE = pathlib.Path(__file__).with_name("gpu_kernels.json")
@@ -53,6 +55,38 @@ def registration(kernel: Any) -> Registration:
     for c in kernel.constraint
   )
   return kernel.label, tuple(constraints)
+
+
+@functools.cache
+def _xla_registrations(op: str) -> dict[str, list[Registration]]:
+  """Returns the registrations by device type of XLA, for CPUs and GPUs."""
+  _load_xla()
+  found: dict[str, list[Registration]] = {kind: [] for kind in _XLA_KINDS}
+  for kernel in registry.get_registered_kernels_for_op(op).kernel:
+    if kernel.device_type in found:
+      found[kernel.device_type].append(registration(kernel))
+  return found
+
+
+@functools.cache
+def _load_xla() -> None:
+  """Lets TensorFlow register XLA's kernels, which it does when it compiles."""
+  add = tf.function(lambda x: x + 1, jit_compile=True, autograph=False)
+  with tf.init_scope():
+    add.experimental_get_compiler_ir(tf.TensorSpec(()))(stage="hlo")
+
+
+def xla_compiles(node: nodes.NodeDef) -> bool:
+  """Returns whether XLA has a kernel for an op, on CPUs and on GPUs."""
+  return all(
+    any(
+      all(
+        _allows(_types(node.attr[name]), types) for name, types in constraints
+      )
+      for _, constraints in rows
+    )
+    for rows in _xla_registrations(node.op).values()
+  )
 
 
 class KernelTable:

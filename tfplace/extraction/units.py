@@ -5,25 +5,34 @@ to place. Variables, other stateful ops, loops and what XLA lacks stay outside.
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from collections.abc import (
+  Callable,
+  Collection,
+  Hashable,
+  Iterable,
+  Sequence,
+  Set,
+)
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.core import phases
+from tfplace.core.microbatches import microbatch_of, name_in_whole
 from tfplace.core.op_graph import OpGraph
-from tfplace.extraction import nodes
+from tfplace.core.op_names import GRADIENT_SCOPE, is_gradient
+from tfplace.core.recompute import original_name, segment_of
+from tfplace.extraction import kernels, nodes
 
 # A constant up to this size is copied into each unit that reads it.
-_INLINED_BYTES = 1 << 16
+INLINED_BYTES = 1 << 16
 _FOREIGN_TYPES = frozenset({tf.resource, tf.string, tf.variant})
-# Stateless ops without an XLA kernel of static shape, and those that only an
-# executor runs.
+# Stateless ops whose results have no static shape, that XLA ignores, or that
+# only an executor runs.
 _REFUSED = frozenset({
-  "CheckNumerics", "Const", "DeviceIndex", "Enter", "Exit", "LoopCond", "Merge",
-  "NextIteration", "NoOp", "Placeholder", "PlaceholderWithDefault", "Switch",
-  "Unique", "UniqueV2", "Where", "SparseSegmentSum", "SparseToDense",
-  "DecodeRaw", "AsString",
+  "Bincount", "CheckNumerics", "Const", "DenseBincount", "Enter", "Exit",
+  "LoopCond", "Merge", "NextIteration", "NoOp", "Placeholder",
+  "PlaceholderWithDefault", "Switch", "Unique", "UniqueV2", "Where",
 })  # fmt: skip
 
 
@@ -31,19 +40,47 @@ def compiles(op: tf.Operation) -> bool:
   """Returns whether an op may be in a unit."""
   if op.type in _REFUSED or op.op_def is None or op.op_def.is_stateful:
     return False
-  if nodes.function_names(op.node_def):
+  node = op.node_def
+  if nodes.function_names(node) or not kernels.xla_compiles(node):
     return False
   tensors = (*op.inputs, *op.outputs)
-  return all(t.dtype.base_dtype not in _FOREIGN_TYPES for t in tensors) and all(
-    t.shape.is_fully_defined() for t in tensors
-  )
+  return all(t.dtype.base_dtype not in _FOREIGN_TYPES for t in tensors)
+
+
+def is_random(kind: str) -> bool:
+  """Returns whether ops of a type draw numbers, which XLA draws otherwise.
+
+  They are compiled even alone, so that a step draws what Keras' compiled step
+  draws.
+  """
+  return kind.startswith(("StatelessRandom", "StatelessTruncatedNormal"))
+
+
+def _is_static(op: tf.Operation) -> bool:
+  tensors = (*op.inputs, *op.outputs)
+  return all(tensor.shape.is_fully_defined() for tensor in tensors)
+
+
+def key_by_name(name: str, layers: Collection[str]) -> Hashable:
+  """Returns what ops of one unit share, as far as a name tells.
+
+  Args:
+    name: name of the op.
+    layers: names of the model's layers.
+  """
+  own = original_name(name_in_whole(name))
+  scopes = own.rpartition(GRADIENT_SCOPE)[2].split("/")[:-1]
+  while scopes and scopes[-1] not in layers:
+    scopes.pop()
+  is_backward = is_gradient(name_in_whole(name))
+  return microbatch_of(name), segment_of(name), is_backward, tuple(scopes)
 
 
 def is_inlined(graph: OpGraph) -> np.ndarray:
   """Returns [num_ops] whether each op is a small constant without inputs."""
   offsets, _ = graph.in_csr
   is_const = np.array([kind == "Const" for kind in graph.types])
-  is_small = graph.op_output_bytes <= _INLINED_BYTES
+  is_small = graph.op_output_bytes <= INLINED_BYTES
   return is_const & is_small & (np.diff(offsets) == 0)
 
 
@@ -56,16 +93,17 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
 
   Returns:
     [num_ops] unit of each op, and -1 of ops outside units, inlined constants
-    and ops that would be alone.
+    and ops that would be alone, unless they are random.
   """
   inlined = is_inlined(graph)
   parts = (graph.microbatch, _passes(graph), graph.layer)
+  segments = map(segment_of, graph.names)
   keys: list[Hashable | None] = list(
-    zip(*(part.tolist() for part in parts), strict=True)
+    zip(*(part.tolist() for part in parts), segments, strict=True)
   )
   for i, name in enumerate(graph.names):
-    is_free = graph.colocation[i] < 0
-    if not (is_free and compiles(tf_graph.get_operation_by_name(name))):
+    op = tf_graph.get_operation_by_name(name)
+    if graph.colocation[i] >= 0 or not (_is_static(op) and compiles(op)):
       keys[i] = None
   offsets, edges = graph.in_csr
   sources = graph.edge_src[edges].tolist()
@@ -76,7 +114,8 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
   order = [op for op in graph.topological_order.tolist() if not inlined[op]]
   found = np.array(grouped(keys, before, order), np.int64)
   sizes = np.bincount(found[found >= 0], minlength=1)
-  return np.where((found >= 0) & (sizes[found] > 1), found, -1)
+  is_kept = (sizes[found] > 1) | np.array(list(map(is_random, graph.types)))
+  return np.where((found >= 0) & is_kept, found, -1)
 
 
 def _passes(graph: OpGraph) -> np.ndarray:

@@ -114,7 +114,7 @@ def save_placement(placement: Placement, path: json_file.Path) -> None:
       "format": PLACEMENT,
       "graph": placement.problem.graph.name,
       **order_to_json(placement.problem.order),
-      "assignments": placement.assignments,
+      "assignments": placement.traced_assignments,
       **placement.extra,
     },
   )

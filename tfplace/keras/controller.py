@@ -11,15 +11,16 @@ import functools
 import gc
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from tfplace.core.microbatches import WHOLE
+from tfplace.core.op_graph import XLA
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.extraction import custom_gradients
+from tfplace.extraction import custom_gradients, unit_calls, units
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.activations import recompute
 from tfplace.extraction.microbatches import microbatched_step
@@ -27,6 +28,7 @@ from tfplace.keras import devices, host_memory, op_order, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
 from tfplace.plan import local_devices
+from tfplace.plan.config import AUTO
 from tfplace.plan.device_map import DeviceMap
 from tfplace.plan.plan import GIVEN, Plan
 
@@ -115,25 +117,64 @@ class Controller:
       self._prepare(kind, data)
     with self._device_scope() as device_function:
       result = self._step(kind)(data)
-      if device_function is not None and kind == "train":
-        self._keep_order()
-    if device_function is not None and kind == "train":
-      self._check_used(device_function)
+    if device_function is not None:
+      if kind == "train":
+        self._check_used(device_function)
+      result = self._in_units(result, keeps_order=kind == "train")
     self._settle()
     return result
 
-  def _keep_order(self) -> None:
-    """Imposes the plan's op order on the traced training step."""
+  def _in_units(self, result: Any, keeps_order: bool) -> Any:
+    """Compiles the units of the traced step, and imposes the op order.
+
+    Returns:
+      The step's result, as the compiled units compute it.
+    """
     planned = self._devices
-    if planned is None or not planned.turns:
-      return
+    assert planned is not None
     graph = tf.compat.v1.get_default_graph()
-    turns = {
-      op.name: turn
-      for op in graph.get_operations()
-      if (turn := planned.turn_of_op(op.name, op.type)) is not None
-    }
-    op_order.chain_ops(graph, turns)
+    calls: dict[tf.Operation, list[tf.Operation]] = {}
+    if self._compiles(planned):
+      flat = keras.tree.flatten(result)
+      tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
+      calls, tensors = unit_calls.compile_units(
+        graph,
+        self._unit_of(planned),
+        tensors,
+        op_order.program_order(graph.get_operations()),
+      )
+      new = iter(tensors)
+      result = keras.tree.pack_sequence_as(
+        result,
+        [next(new) if isinstance(leaf, tf.Tensor) else leaf for leaf in flat],
+      )
+    if keeps_order and planned.turns:
+      inside = {op for ops in calls.values() for op in ops}
+      turns = {}
+      for op in graph.get_operations():
+        found = (
+          planned.turn_of_op(one.name, one.type) for one in calls.get(op, [op])
+        )
+        known = [turn for turn in found if turn is not None]
+        if known and op not in inside:
+          turns[op.name] = min(known)
+      op_order.chain_ops(graph, turns)
+    return result
+
+  def _compiles(self, planned: DeviceMap) -> bool:
+    """Returns whether XLA compiles units of placed steps."""
+    if planned.compile == AUTO:
+      return self._jit.wanted
+    return planned.compile == XLA
+
+  def _unit_of(
+    self, planned: DeviceMap
+  ) -> Callable[[tf.Operation], Hashable | None]:
+    """Returns a function to the unit of an op, as planned or by names."""
+    if planned.units:
+      return lambda op: planned.unit_of_op(op.name)
+    layers = state.layer_names(self._model)
+    return lambda op: units.key_by_name(op.name, layers)
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """Returns the step to run, microbatched if the plan says so."""
@@ -162,7 +203,7 @@ class Controller:
     recomputes = not plan.microbatch_config.recompute.is_none
     why_no_jit = _MERGED if recomputes else ""
     if plan.device_map is not None:
-      why_no_jit = _ONE_DEVICE
+      why_no_jit = "" if self._compiles(plan.device_map) else _ONE_DEVICE
     if why_no_jit and self._jit.is_dropped():
       if self.plan is None or why_no_jit not in self.plan.notes:
         _logger.warning("model %r: %s", self._model.name, why_no_jit)
@@ -170,7 +211,7 @@ class Controller:
         plan = dataclasses.replace(plan, notes=(*plan.notes, why_no_jit))
     self._model.placement = self.plan = plan
     self._settled.clear()
-    if why_no_jit:
+    if recomputes or plan.device_map is not None:
       self._jit.forbid()
     else:
       self._jit.allow()

@@ -22,6 +22,7 @@ from tfplace.keras import state
 from tfplace.keras.controller import Planner
 from tfplace.keras.devices import check_layers
 from tfplace.plan import local_devices
+from tfplace.plan.config import AUTO
 from tfplace.plan.device_map import DeviceMap, from_placement
 from tfplace.plan.plan import GIVEN, Plan
 
@@ -34,6 +35,7 @@ def given_planner(
   placement: PlanLike,
   model: keras.Model,
   microbatches: MicrobatchConfig = WHOLE,
+  compile: str = AUTO,
 ) -> Planner:
   """Returns a planner that hands out a given placement.
 
@@ -43,6 +45,8 @@ def given_planner(
     placement: placement in any form that `read_devices` accepts.
     model: model to place.
     microbatches: microbatches of the training step, used if the plan has none.
+    compile: whether XLA compiles units of its steps; "auto" does what the plan
+      or Keras does.
 
   Raises:
     ApplyError: the plan is for other microbatches.
@@ -62,6 +66,7 @@ def given_planner(
     microbatches=_joined(found.microbatches, microbatches),
     is_partial=bool(found.layers)
     or any(v.path not in found.ops for v in model.weights),
+    compile=found.compile if compile == AUTO else compile,
   )
   whole = placement.placement if isinstance(placement, Plan) else placement
   plan = Plan(
@@ -135,7 +140,9 @@ def read_devices(placement: PlanLike, model: keras.Model) -> DeviceMap:
   elif "assignments" in placement:
     order = results.read_op_order(placement)
   turns = {name: turn for turn, name in enumerate(order)}
-  return dataclasses.replace(_from_mapping(assignments, model), turns=turns)
+  return dataclasses.replace(
+    _from_mapping(assignments, model), turns=turns, compile=AUTO
+  )
 
 
 def assignments_of(placement: PlanLike) -> Mapping[str, str]:

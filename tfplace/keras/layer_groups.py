@@ -83,5 +83,7 @@ def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
   return [
     op
     for op, node in enumerate(graph.names)
-    if not wanted.isdisjoint(traced.layers.get(node, ()))
+    if not wanted.isdisjoint(
+      traced.layers.get(graph.members.get(node, (node,))[0], ())
+    )
   ]

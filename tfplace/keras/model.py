@@ -25,6 +25,7 @@ from tfplace.keras.given_placement import (
 from tfplace.keras.planning import PlanOptions
 from tfplace.plan import Plan
 from tfplace.plan.clusters import ClusterLike
+from tfplace.plan.config import AUTO
 
 _logger = logging.getLogger("tfplace")
 
@@ -97,6 +98,10 @@ def place_model(
       step runs in order of arrival.
     check: whether to run a microbatched step and the whole step once on this
       host and compare loss, metrics and updates; True by default.
+    compile: whether XLA compiles the placed steps in units of one layer, pass
+      and microbatch: "xla", "none", or "auto", the default, which does what
+      Keras does with the unplaced step on such devices (`jit_compile`). Ops
+      that XLA lacks run as they are, and so do custom training loops.
     dask: address of a Dask scheduler whose workers search, or "local" to start
       workers on this machine; None, the default, searches in this process.
 
@@ -117,7 +122,8 @@ def place_model(
   else:
     planning.check_nothing_to_plan(options)
     variant = planning.step_variant(model, options)
-    planner = given_planner(placement, model, variant)
+    compile_ = options.get("compile", AUTO)
+    planner = given_planner(placement, model, variant, compile_)
   previous = controller_of(model)
   with state.functions_renewed(model):  # A callback of `fit` may call this.
     if previous is not None:

@@ -63,7 +63,7 @@ def total_order(
   number = {op: i for i, op in enumerate(ops)}
   readers: list[list[int]] = [[] for _ in ops]
   edges = [(number[b], i) for i, op in enumerate(ops) for b in _before(op)]
-  edges += _program_order(ops)
+  edges += program_order(ops)
   merging = [(number[b], number[a]) for b, a in _before_merging(ops)]
   for before, after in [*edges, *merging]:
     readers[before].append(after)
@@ -129,7 +129,7 @@ def _before_merging(
   return pairs
 
 
-def _program_order(ops: Sequence[tf.Operation]) -> list[tuple[int, int]]:
+def program_order(ops: Sequence[tf.Operation]) -> list[tuple[int, int]]:
   """Returns a superset of the edges of automatic control dependencies.
 
   Ops on one resource run in program order, except for the reads between two

@@ -24,6 +24,7 @@ from tfplace.extraction import structure
 from tfplace.extraction.functions import FlatSignature, flatten_signature
 from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.unit_calls import in_units
 from tfplace.formats import files
 from tfplace.simulate.control_edges import enforce_order
 
@@ -39,7 +40,8 @@ def placed_graph_def(
 ) -> tf.compat.v1.GraphDef:
   """Returns a copy of the traced graph with the planned device on every node.
 
-  If the order is by rank, control edges chain the ops of each device.
+  Units that XLA compiles are calls of functions. If the order is by rank,
+  control edges chain the ops of each device.
 
   Args:
     traced: the step that `placement`'s graph was extracted from.
@@ -48,14 +50,24 @@ def placed_graph_def(
   Raises:
     ApplyError: a node has no device, or the placement names other ops.
   """
-  assignments = placement.assignments
+  result = _with_devices(
+    in_units(traced, placement.problem.graph), placement.assignments
+  )
+  if placement.problem.order != ARRIVAL:
+    enforce_order(result, placement)
+  return result
+
+
+def _with_devices(
+  traced: TracedStep, assignments: Mapping[str, str]
+) -> tf.compat.v1.GraphDef:
   result = tf.compat.v1.GraphDef()
   result.CopyFrom(traced.graph_def)
   for node in result.node:
     if node.name not in assignments:
       raise ApplyError(
         f"node {node.name!r} ({node.op}) of {traced.name!r} is not in the"
-        f" placement of graph {placement.problem.graph.name!r}",
+        " placement",
         op=node.name,
       )
     node.device = assignments[node.name]
@@ -63,12 +75,9 @@ def placed_graph_def(
     nodes = {node.name for node in result.node}
     name = next(name for name in assignments if name not in nodes)
     raise ApplyError(
-      f"the placement of graph {placement.problem.graph.name!r} names op"
-      f" {name!r}, which {traced.name!r} does not have",
+      f"the placement names op {name!r}, which {traced.name!r} does not have",
       op=name,
     )
-  if placement.problem.order != ARRIVAL:
-    enforce_order(result, placement)
   return result
 
 
@@ -139,7 +148,7 @@ def write_placed_saved_model(
       " enforce an order; plan with order 'arrival'"
     )
   flat = flatten_signature(source, batch_size, signature, allow_side_effects)
-  placed = placed_graph_def(flat.traced, placement)
+  placed = _with_devices(flat.traced, placement.traced_assignments)
   content = safe_loading.read(os.fspath(source))
   _place(content.meta_graphs[0], flat, placed)
   _write(source, output, content)

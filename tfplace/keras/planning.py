@@ -24,9 +24,11 @@ from tfplace.core.recompute import NONE, recompute_config
 from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError
 from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.kernels import xla_compiles
 from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
-from tfplace.keras import progress
+from tfplace.extraction.units import is_random
+from tfplace.keras import progress, state
 from tfplace.keras.controller import Planner
 from tfplace.keras.given_placement import stays
 from tfplace.keras.layer_groups import LayerGroup, check_groups
@@ -36,7 +38,7 @@ from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, SINGLE
 from tfplace.plan.device_map import from_placement
 from tfplace.plan.plan import seconds_phrase
-from tfplace.plan.sources import DEFAULT_COSTS, check_costs
+from tfplace.plan.sources import DEFAULT_COSTS, check_compile, check_costs
 
 _MEASURED, _ESTIMATED = "measured", "estimated"
 _OF_CONFIG = ("strategy", "budget_s", "gap", "seed", "order", "dask")
@@ -69,6 +71,7 @@ class PlanOptions(TypedDict, total=False):
   recompute: str | Sequence[str | Sequence[str]]
   order: str
   check: bool
+  compile: str
   dask: str | None
 
 
@@ -119,6 +122,7 @@ def make_request(
   check_costs(costs, also=(_MEASURED, _ESTIMATED))
   if not is_what_if or costs == _MEASURED:
     local_devices.check_cluster(described)
+  check_compile(options.get("compile", AUTO))
   check = options.get("check", True)
   if not isinstance(check, bool | np.bool_):
     raise TfplaceError(f"check is {check!r:.60}; it must be True or False")
@@ -150,6 +154,7 @@ def make_request(
     is_limited=bool(max_memory),
     is_local=not (is_what_if and isinstance(cluster, str)),
     is_what_if=is_what_if,
+    compile=options.get("compile", AUTO),
     verbose=progress.check_verbose(options.get("verbose", "auto")),
   )
 
@@ -195,7 +200,11 @@ def planner(model: keras.Model, request: Request) -> Planner:
 
 def to_apply(plan: Plan) -> Plan:
   """Returns a plan with the device map that a placed model follows."""
-  if stays(plan) or plan.placement is None:
+  if plan.placement is None:
+    return plan
+  # Units keep XLA from merging activations with their clones.
+  recomputes = not plan.microbatch_config.recompute.is_none
+  if stays(plan) and not (recomputes and plan.placement.problem.graph.members):
     return plan
   devices = from_placement(plan.placement)
   return dataclasses.replace(plan, device_map=devices)
@@ -238,6 +247,7 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
   text = f"model {model.name!r}: {seconds_phrase(show.seconds)}"
   progress.print_or_log(text, request.verbose, logging.INFO)
   notes = [*plan.notes]
+  notes += _notes_on_units(model, request, plan)
   if request.is_local and not plan.one_device:
     notes += filter(None, [local_devices.shared_note(plan.devices)])
   is_open = data is None and request.batch_size is None
@@ -273,6 +283,39 @@ def _against_unplaced(
     evaluation=report.evaluation_of(single),
     notes=(f"{note}, so the model stays unplaced.", *plan.notes),
   )
+
+
+def _notes_on_units(
+  model: keras.Model, request: Request, plan: Plan
+) -> list[str]:
+  """Returns what the units of a plan leave out, and what they change."""
+  if plan.placement is None or plan.step is None:
+    return []
+  graph = plan.placement.problem.graph
+  if not graph.members:
+    return []
+  inside = {op for members in graph.members.values() for op in members}
+  nodes, layers, notes = plan.step.graph_def.node, plan.step.layers, []
+  lacking = [
+    (node.op, layers[node.name][0])
+    for node in nodes
+    if node.name in layers
+    and node.name not in inside
+    and not xla_compiles(node)
+  ]
+  if lacking:
+    op, layer = lacking[0]
+    notes.append(
+      f"XLA does not compile {len(lacking)} ops, such as {op} of layer"
+      f" {layer!r}."
+    )
+  as_keras = state.compiles_own_steps(model, request.cluster)
+  if not as_keras and any(is_random(node.op) for node in nodes):
+    notes.append(
+      "XLA draws other random numbers, such as masks of dropout, than the"
+      " unplaced step, which Keras does not compile here."
+    )
+  return notes
 
 
 def _is_slower(plan: Plan) -> bool:

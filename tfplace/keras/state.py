@@ -11,7 +11,9 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.trainers import trainer
 
+from tfplace.core.cluster import Cluster
 from tfplace.errors import ApplyError
 from tfplace.extraction import keras_inputs as inputs
 
@@ -227,10 +229,22 @@ def _spec(value: Any) -> Any:
 
 
 def wants_jit(model: keras.Model) -> bool:
-  """Returns whether `fit` would compile the unplaced model with XLA."""
+  """Returns whether the unplaced model's steps are compiled by XLA here."""
   switch = getattr(model.compile, "__self__", None)
-  wanted = switch.wanted if isinstance(switch, JitSwitch) else model.jit_compile
-  return bool(model.compiled and wanted)
+  if isinstance(switch, JitSwitch):
+    return switch.wanted
+  return bool(model.jit_compile)
+
+
+def compiles_own_steps(model: keras.Model, cluster: Cluster) -> bool:
+  """Returns whether Keras compiles the model's own steps on such devices.
+
+  On a host with GPUs, that is the default.
+  """
+  has_gpus = any(not device.is_cpu for device in cluster.devices)
+  if has_gpus and not tf.config.list_physical_devices("GPU"):
+    return bool(trainer.model_supports_jit(model))
+  return wants_jit(model)
 
 
 class JitSwitch:
@@ -238,6 +252,9 @@ class JitSwitch:
 
   Each call of `compile` sets `jit_compile` again, after a check of
   `supports_jit`.
+
+  Attributes:
+    wanted: whether the user or Keras requests XLA.
   """
 
   def __init__(self, model: keras.Model) -> None:

@@ -15,6 +15,7 @@ from tfplace.core.microbatches import (
   MicrobatchConfig,
   proportional_sizes,
 )
+from tfplace.core.op_graph import XLA
 from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.extraction import TracedStep, trace_keras
@@ -28,6 +29,7 @@ from tfplace.plan import (
   local_devices,
   local_step,
 )
+from tfplace.plan.config import AUTO
 from tfplace.plan.numeric_check import (
   check_equal,
   skip_reason,
@@ -60,6 +62,7 @@ class Request:
       device.
     is_local: whether the devices are this process's, not described ones.
     is_what_if: whether the plan is not applied.
+    compile: "xla", "none", or "auto" for what Keras would do.
     verbose: 1 prints each stage.
   """
 
@@ -72,6 +75,7 @@ class Request:
   is_limited: bool
   is_local: bool
   is_what_if: bool
+  compile: str
   verbose: int
 
 
@@ -93,6 +97,14 @@ class KerasSource:
     self._measure_s = _MEASURE_SHARE * request.config.budget_s  # Remaining.
     self._whole: TracedStep | None = None  # None until it is traced.
     self._traced_s: dict[MicrobatchConfig, float] = {}
+
+  @property
+  def _compiles(self) -> bool:
+    """Returns whether XLA compiles units of the step."""
+    request = self._request
+    if request.compile != AUTO:
+      return request.compile == XLA
+    return state.compiles_own_steps(self._model, request.cluster)
 
   @property
   def training(self) -> bool:
@@ -125,7 +137,12 @@ class KerasSource:
       traced = self._trace(microbatches)
     self._traced_s[microbatches] = time.monotonic() - began
     with show("costs", f" of {len(traced.graph_def.node):,} ops"):
-      graph = op_graph(traced, request.cluster, costs=request.costs)
+      graph = op_graph(
+        traced,
+        request.cluster,
+        costs=request.costs,
+        compile_units=self._compiles,
+      )
       graph = layer_groups.grouped(
         graph, traced, self._model, request.keep_together
       )

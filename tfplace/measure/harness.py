@@ -18,6 +18,7 @@ from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.unit_calls import in_units
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate.placements import home_devices
 from tfplace.measure.local import runtime
@@ -76,6 +77,7 @@ class MeasurementHarness:
     measure_s: float = math.inf,
     on_stage: Progress = silent,
   ) -> None:
+    traced = in_units(traced, problem.graph)
     _check(problem, traced, workers)
     if not allow_side_effects:
       found = side_effects.when_run(traced.graph_def)

@@ -10,8 +10,10 @@ from tfplace.core.microbatches import (
   MicrobatchConfig,
   microbatches_of,
 )
+from tfplace.core.op_graph import XLA
 from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
+from tfplace.core.recompute import NONE
 from tfplace.plan import local_devices
 from tfplace.simulate import control_edges
 
@@ -30,6 +32,9 @@ class DeviceMap:
     microbatches: microbatches of the training step.
     turns: turn by op name, for ops with a fixed order. Empty for order
       "arrival".
+    compile: "xla" compiles units, "none" does not, and "auto" does where Keras
+      would compile the unplaced step.
+    units: unit by op name, as planned; without it, units follow from names.
     is_partial: whether parts of the model have no device.
   """
 
@@ -38,6 +43,8 @@ class DeviceMap:
   layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
   microbatches: MicrobatchConfig = WHOLE
   turns: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  compile: str = NONE
+  units: Mapping[str, str] = dataclasses.field(default_factory=dict)
   is_partial: bool = False
 
   def turn_of_op(self, name: str, op_type: str) -> int | None:
@@ -55,13 +62,19 @@ class DeviceMap:
 
     Ops of a whole step, such as evaluation, follow microbatch 0.
     """
-    names = [name]
-    if not self.microbatches.is_whole:
-      names.append(f"{SCOPE}0/{name}")
-    for known in names:
+    for known in self._names(name):
       if known in self.ops and self.types.get(known, op_type) == op_type:
         return self.ops[known]
     return None
+
+  def unit_of_op(self, name: str) -> str | None:
+    """Returns the unit of an op, or None."""
+    found = (self.units.get(known) for known in self._names(name))
+    return next(filter(None, found), None)
+
+  def _names(self, name: str) -> list[str]:
+    whole = self.microbatches.is_whole
+    return [name] if whole else [name, f"{SCOPE}0/{name}"]
 
 
 def from_placement(placement: Placement) -> DeviceMap:
@@ -71,13 +84,25 @@ def from_placement(placement: Placement) -> DeviceMap:
     ApplyError: this process lacks a device.
   """
   graph = placement.problem.graph
-  ops = local_devices.canonical_devices(placement.assignments)
-  turns = {}
+  ops = local_devices.canonical_devices(placement.traced_assignments)
+  turns: dict[str, int] = {}
   if placement.problem.order != ARRIVAL:
     in_turn = control_edges.simulated_order(placement)
-    turns = {graph.names[op]: turn for turn, op in enumerate(in_turn)}
+    for turn, op in enumerate(in_turn):
+      name = graph.names[op]
+      turns.update(dict.fromkeys(graph.members.get(name, (name,)), turn))
   types = dict(zip(graph.names, graph.types, strict=True))
-  return DeviceMap(ops, types, microbatches=microbatches_of(ops), turns=turns)
+  units = {
+    op: unit for unit, members in graph.members.items() for op in members
+  }
+  return DeviceMap(
+    ops,
+    types,
+    microbatches=microbatches_of(ops),
+    turns=turns,
+    compile=XLA if units else NONE,
+    units=units,
+  )
 
 
 def similar_names(name: str, layers: Iterable[str]) -> str:

@@ -30,6 +30,7 @@ from tfplace.cost import measured_costs
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep, feed_values
+from tfplace.extraction.unit_calls import in_units
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate import profiling
 from tfplace.measure.local import host, runtime
@@ -70,7 +71,8 @@ def measured_problem(
       side effects, reads a table of the model, or does not fit in memory.
   """
   folder = graph_cache.default_directory()
-  key = graph_keys.measured_key(_content(traced), _devices(problem.cluster))
+  content = _content(traced) + repr(problem.graph.members).encode()
+  key = graph_keys.measured_key(content, _devices(problem.cluster))
   cache = graph_cache.GraphCache(folder) if folder and key else None
   graph = cache.load(key) if cache and key else None
   if graph is None or graph.names != problem.graph.names:
@@ -101,6 +103,7 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
 
 def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
   """Returns the graph with measured times; `extra` has overhead and step."""
+  traced = in_units(traced, problem.graph)
   kinds = {device.kind for device in problem.cluster.devices}
   seconds = min(seconds, _COUNTS["seconds"]) / len(kinds)
   phase_s = min(seconds / 3, _COUNTS["phase_s"])
@@ -168,6 +171,7 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   Raises:
     MeasurementError: the step cannot be run beside the model.
   """
+  traced = in_units(traced, placement.problem.graph)
   counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
   reply = _run(traced, placement, **counts)
   held = placed_step.held_bytes(traced, placement.assignments)

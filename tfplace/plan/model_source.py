@@ -5,9 +5,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.op_graph import XLA
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError, TfplaceError, shown
+from tfplace.plan.config import AUTO
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -64,6 +67,16 @@ class ModelSource:
     if self.model is not None:
       return precisions.policy_of(self.model)
     return str(keras.config.dtype_policy().name)
+
+  def compiles(self, compile: str, cluster: Cluster) -> bool:
+    """Returns whether XLA compiles the step, which "auto" leaves to Keras.
+
+    Keras compiles the steps of its models on hosts with GPUs.
+    """
+    if compile != AUTO:
+      return compile == XLA
+    has_gpus = any(not device.is_cpu for device in cluster.devices)
+    return self.kind == "keras_model" and has_gpus
 
   def loaded(self, on_stage: Progress = silent) -> "ModelSource":
     """Returns the source with its Keras model, for several traces.

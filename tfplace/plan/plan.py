@@ -91,7 +91,7 @@ class Plan:
       return {**self.device_map.ops, **self.device_map.layers}
     if self.placement is None:
       return {}
-    return local_devices.full_names(self.placement.assignments)
+    return local_devices.full_names(self.placement.traced_assignments)
 
   @functools.cached_property
   def layers(self) -> Mapping[str, str]:
@@ -348,7 +348,9 @@ def _devices_of_layers(
   """Returns the main device of each layer, in order of their first ops."""
   problem = placement.problem
   votes: dict[str, dict[str, float]] = {}
-  for op, name in enumerate(problem.graph.names):
+  members = problem.graph.members
+  for op, unit in enumerate(problem.graph.names):
+    name = members.get(unit, (unit,))[0]
     if name in layers:
       device = placement.devices[op]
       where = problem.cluster.devices[device].name

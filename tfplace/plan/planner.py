@@ -168,7 +168,7 @@ def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:
   variant = config.microbatches
   if report.choice is not None:
     variant = report.choice.microbatches
-  found = microbatches_of(report.problem.graph.names)
+  found = microbatches_of(report.problem.graph.traced_names)
   return dataclasses.replace(
     variant, recompute=found.recompute, devices=found.devices
   )

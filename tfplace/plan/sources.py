@@ -12,12 +12,13 @@ from tfplace.core.microbatches import (
   MicrobatchConfig,
   check_in_flight,
 )
-from tfplace.core.op_graph import OpGraph
+from tfplace.core.op_graph import XLA, OpGraph
 from tfplace.core.progress import Progress, silent
 from tfplace.core.recompute import NONE, recompute_config
 from tfplace.cost import registry
 from tfplace.errors import TfplaceError, shown
 from tfplace.plan.clusters import ClusterLike, find_cluster
+from tfplace.plan.config import AUTO
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
 from tfplace.plan.model_source import (
@@ -32,8 +33,15 @@ if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
 
 DEFAULT_COSTS = registry.DEFAULT
-XLA = "xla"
-COMPILE = (NONE, XLA)
+COMPILE = (AUTO, NONE, XLA)
+
+
+def check_compile(compile: str) -> None:
+  """Raises TfplaceError for a value that is not one of the choices."""
+  if not isinstance(compile, str) or compile not in COMPILE:
+    raise TfplaceError(
+      f"compile is {shown(compile)}; choose one of {', '.join(COMPILE)}"
+    )
 
 
 def check_costs(name: str, also: Sequence[str] = ()) -> None:
@@ -74,7 +82,7 @@ def load_or_extract(
   batch_size: int | None = None,
   microbatches: MicrobatchConfig = WHOLE,
   costs: str = DEFAULT_COSTS,
-  compile_units: bool = False,
+  compile: str = AUTO,
   cache: GraphCache | None = None,
   needs_trace: bool = False,
   on_stage: Progress = silent,
@@ -87,7 +95,7 @@ def load_or_extract(
     batch_size: examples per step; None selects the model's default.
     microbatches: microbatches of the training step; see `check_microbatches`.
     costs: name of a cost model.
-    compile_units: whether the graph is of units that XLA compiles.
+    compile: whether the graph is of units that XLA compiles; see `extract`.
     cache: graph cache. None always extracts, and so does a Keras model.
     needs_trace: whether the traced step is required; it is never cached.
     on_stage: called at the start of each stage, never for a cached graph.
@@ -101,6 +109,7 @@ def load_or_extract(
   """
   check_costs(costs)
   check_microbatches(microbatches, source.kind, source.name, source.training)
+  compiles = source.compiles(compile, cluster)
   find_key = functools.partial(
     content_key,
     source.kind,
@@ -110,7 +119,7 @@ def load_or_extract(
     training=source.training,
     sizes=source.sizes,
     costs=costs,
-    compile_units=compile_units,
+    compile_units=compiles,
     microbatches=microbatches,
     sample=source.sample,
   )
@@ -122,7 +131,7 @@ def load_or_extract(
     return graph, None
   traced = source.trace(batch_size, microbatches, on_stage=on_stage)
   if graph is None or not _is_of(graph, traced):
-    graph = op_graph(traced, cluster, on_stage, costs, compile_units)
+    graph = op_graph(traced, cluster, on_stage, costs, compiles)
     if cache and key and find_key() == key:  # No file has changed meanwhile.
       cache.store(key, graph)
   return graph, traced
@@ -130,6 +139,8 @@ def load_or_extract(
 
 def _is_of(graph: OpGraph, traced: "TracedStep") -> bool:
   nodes = traced.graph_def.node
+  if graph.members:
+    return {node.name for node in nodes}.issuperset(graph.traced_names)
   return len(nodes) == graph.num_ops and all(
     node.name == name and node.op == type_
     for node, name, type_ in zip(nodes, graph.names, graph.types, strict=True)
@@ -149,7 +160,7 @@ def extract(
   max_in_flight: int | None = None,
   allow_batch_statistics: bool = False,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
-  compile: str = NONE,
+  compile: str = AUTO,
 ) -> OpGraph:
   """Extracts the op graph of a model's step, with the cost of every op.
 
@@ -173,8 +184,10 @@ def extract(
       of a microbatch.
     recompute: activations that the backward pass computes again: "none", "all",
       or a list of layers and patterns, see `tfplace.place_model`.
-    compile: "xla" fuses the step into units that XLA would compile: one op of
-      type "Unit" per layer, pass and microbatch. "none" keeps single ops.
+    compile: "xla" fuses the step into units that XLA compiles: one op of type
+      "Unit" per layer, pass and microbatch. "none" keeps single ops. "auto",
+      the default, fuses steps of Keras models for clusters with GPUs, where
+      Keras compiles them.
 
   Raises:
     ExtractionError: the model cannot be traced or its step cannot be split.
@@ -182,10 +195,7 @@ def extract(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: the cost model or `compile` is unknown.
   """
-  if compile not in COMPILE:
-    raise TfplaceError(
-      f"compile is {shown(compile)}; choose one of {', '.join(COMPILE)}"
-    )
+  check_compile(compile)
   config = MicrobatchConfig.of(
     microbatches,
     max_in_flight,
@@ -204,7 +214,7 @@ def extract(
     batch_size=batch_size,
     microbatches=config,
     costs=costs,
-    compile_units=compile == XLA,
+    compile=compile,
     cache=GraphCache(cache_dir) if cache_dir else None,
   )
   return graph

@@ -257,7 +257,7 @@ class SuccessiveHalving:
     if not (self._config.chooses_recomputation and chosen.everything):
       return winner
     problem = winner.opened.problem
-    segments = recompute_of(problem.graph.names).ops
+    segments = recompute_of(problem.graph.traced_names).ops
     ranked = segments_by_worth(problem)
     low, high = 0, len(ranked)
     for _ in range(_TRIMS):

@@ -51,8 +51,13 @@ def op_order_to_json(placement: Placement) -> dict[str, list[str]]:
   """Returns the JSON entry of the op order; empty in order of arrival."""
   if placement.problem.order == ARRIVAL:
     return {}
-  names = placement.problem.graph.names
-  return {"op_order": [names[op] for op in simulated_order(placement)]}
+  graph = placement.problem.graph
+  names = (graph.names[op] for op in simulated_order(placement))
+  return {
+    "op_order": [
+      one for name in names for one in graph.members.get(name, (name,))
+    ]
+  }
 
 
 def _orderable(graph: OpGraph) -> np.ndarray:

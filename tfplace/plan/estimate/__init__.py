@@ -17,13 +17,14 @@ from tfplace.core.progress import Progress, silent
 from tfplace.core.recompute import NONE, recompute_config
 from tfplace.errors import TfplaceError, shown
 from tfplace.plan.clusters import ClusterLike, find_cluster
+from tfplace.plan.config import AUTO
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.batch import find_largest_batch
 from tfplace.plan.estimate.cards import Card, cards_of
 from tfplace.plan.estimate.step import estimate_step
 from tfplace.plan.model_source import ModelSource, open_source
 from tfplace.plan.precisions import PRECISIONS
-from tfplace.plan.sources import DEFAULT_COSTS, check_costs
+from tfplace.plan.sources import DEFAULT_COSTS, check_compile, check_costs
 
 if TYPE_CHECKING:
   import keras
@@ -41,6 +42,7 @@ def estimate(
   sample: Any = None,
   precisions: Sequence[str] | None = None,
   costs: str = DEFAULT_COSTS,
+  compile: str = AUTO,
   allow_batch_statistics: bool = False,
 ) -> Estimate:
   """Estimates memory and step time of a model's step, without a search.
@@ -58,6 +60,9 @@ def estimate(
     precisions: names of dtype policies: "float32", "mixed_float16" or
       "mixed_bfloat16". The model is rebuilt in each. None is the model's own.
     costs: name of the cost model.
+    compile: "xla" fuses ops into units that XLA compiles, "none" does not;
+      "auto", the default, does so for Keras models, which Keras compiles on
+      GPUs.
     allow_batch_statistics: whether BatchNormalization may use the statistics
       of a microbatch.
 
@@ -72,6 +77,7 @@ def estimate(
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   check_costs(costs)
+  check_compile(compile)
   rows = cards_of(cluster)
   source = open_source(model, training=training, sizes=sizes, sample=sample)
   return estimate_steps(
@@ -83,6 +89,7 @@ def estimate(
       allow_batch_statistics=allow_batch_statistics
     ),
     costs=costs,
+    compile=compile,
   )
 
 
@@ -98,6 +105,7 @@ def largest_batch(
   microbatches: int = 1,
   recompute: str | Sequence[str | Sequence[str]] = NONE,
   costs: str = DEFAULT_COSTS,
+  compile: str = AUTO,
   allow_batch_statistics: bool = False,
 ) -> LargestBatch:
   """Finds the largest batch whose step fits on a cluster.
@@ -117,6 +125,7 @@ def largest_batch(
     microbatches: number of microbatches, one of them in flight.
     recompute: see `tfplace.extract`.
     costs: see `estimate`.
+    compile: see `estimate`.
     allow_batch_statistics: see `estimate`.
 
   Raises:
@@ -127,6 +136,7 @@ def largest_batch(
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
   check_costs(costs)
+  check_compile(compile)
   card = cards.cluster_card(find_cluster(cluster))
   config = MicrobatchConfig.of(
     microbatches, None, allow_batch_statistics, recompute_config(recompute)
@@ -144,6 +154,7 @@ def largest_batch(
     precision=precision,
     microbatches=config,
     costs=costs,
+    compile=compile,
   )
 
 
@@ -172,6 +183,7 @@ def estimate_steps(
   precisions: Sequence[str] | None = None,
   microbatches: MicrobatchConfig = WHOLE,
   costs: str = DEFAULT_COSTS,
+  compile: str = AUTO,
   on_stage: Progress = silent,
 ) -> Estimate:
   """Estimates a loaded model on each card.
@@ -184,6 +196,7 @@ def estimate_steps(
     microbatches: microbatches of the step. If there is one, others are tried
       where the step does not fit.
     costs: name of the cost model.
+    compile: see `estimate`.
     on_stage: called at the start of each stage.
 
   Raises:
@@ -206,6 +219,7 @@ def estimate_steps(
       precision=name or source.precision,
       can_split=source.can_split,
       costs=costs,
+      compile_units=source.compiles(compile, rows[0].cluster),
       on_stage=on_stage,
     )
     steps.append(step)
@@ -219,8 +233,11 @@ def estimate_steps(
 
 
 def one_device_placement(
-  traced: "TracedStep", card: Card, costs: str = DEFAULT_COSTS
+  traced: "TracedStep",
+  card: Card,
+  costs: str = DEFAULT_COSTS,
+  compile_units: bool = False,
 ) -> Placement:
   """Returns the placement that an estimate simulates on one device."""
-  (graph,) = cards.graphs_of(traced, [card], costs)
+  (graph,) = cards.graphs_of(traced, [card], costs, compile_units=compile_units)
   return fits.on_one_device(graph, card).schedule.placement

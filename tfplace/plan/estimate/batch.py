@@ -7,6 +7,7 @@ from tfplace.core.microbatches import WHOLE, MicrobatchConfig
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import InfeasibleError, TfplaceError, shown
 from tfplace.plan import sources
+from tfplace.plan.config import AUTO
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.cards import Card
 from tfplace.plan.model_source import ModelSource
@@ -22,6 +23,7 @@ def find_largest_batch(
   precision: str | None = None,
   microbatches: MicrobatchConfig = WHOLE,
   costs: str = sources.DEFAULT_COSTS,
+  compile: str = AUTO,
   on_stage: Progress = silent,
 ) -> LargestBatch:
   """Finds a batch that fits on all devices of a card and whose successor not.
@@ -33,6 +35,7 @@ def find_largest_batch(
     precision: dtype policy; None is the model's own.
     microbatches: microbatches of the step.
     costs: name of the cost model.
+    compile: see `tfplace.estimate`.
     on_stage: called at the start of each stage.
 
   Raises:
@@ -51,7 +54,9 @@ def find_largest_batch(
     if size not in tried:
       on_stage(f"batch {size}")
       traced = source.trace(size, microbatches, precision, on_stage)
-      (graph,) = cards.graphs_of(traced, [card], costs, on_stage)
+      (graph,) = cards.graphs_of(
+        traced, [card], costs, on_stage, source.compiles(compile, card.cluster)
+      )
       one = fits.on_one_device(graph, card)
       if one.memory_bytes == float("inf"):
         raise TfplaceError(

@@ -105,6 +105,7 @@ def graphs_of(
   cards: Sequence[Card],
   costs: str = sources.DEFAULT_COSTS,
   on_stage: Progress = silent,
+  compile_units: bool = False,
 ) -> list[OpGraph]:
   """Returns the op graph of a step for each card, from one pass of costs.
 
@@ -112,7 +113,8 @@ def graphs_of(
     TfplaceError: the cost model or the hardware of a card is unknown.
   """
   if len(cards) == 1:
-    return [sources.op_graph(traced, cards[0].cluster, on_stage, costs)]
+    cluster = cards[0].cluster
+    return [sources.op_graph(traced, cluster, on_stage, costs, compile_units)]
   # Equal hardware, such as the host of several presets, is one kind here.
   kinds: dict[str, str] = {}
   devices: list[Device] = []
@@ -131,7 +133,7 @@ def graphs_of(
         )
       columns[-1][device.kind] = kinds[hardware]
   everything = Cluster("all cards", tuple(devices))
-  graph = sources.op_graph(traced, everything, on_stage, costs)
+  graph = sources.op_graph(traced, everything, on_stage, costs, compile_units)
   return [_columns(graph, kinds_of) for kinds_of in columns]
 
 

@@ -32,6 +32,7 @@ def estimate_step(
   precision: str,
   can_split: bool,
   costs: str,
+  compile_units: bool,
   on_stage: Progress,
 ) -> "tuple[TracedStep, StepEstimate]":
   """Simulates a step on each card, then finds the fewest devices.
@@ -44,11 +45,12 @@ def estimate_step(
     precision: name of the step's dtype policy.
     can_split: whether a training step may be split into microbatches.
     costs: name of the cost model.
+    compile_units: whether XLA compiles units of the step.
     on_stage: called at the start of each stage.
   """
 
   def simulated(step: "TracedStep") -> list[fits.OneDevice]:
-    graphs = cards.graphs_of(step, rows, costs, on_stage)
+    graphs = cards.graphs_of(step, rows, costs, on_stage, compile_units)
     on_stage("simulating")
     pairs = zip(graphs, rows, strict=True)
     return [fits.on_one_device(graph, card) for graph, card in pairs]

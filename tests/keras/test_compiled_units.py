@@ -1,0 +1,164 @@
+"""Placed steps whose units XLA compiles."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfplace
+from tests.testing import placed_models as at
+from tests.testing.slow import slow
+from tfplace.errors import TfplaceError
+from tfplace.extraction import trace_keras, unit_calls
+
+UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
+
+
+def build(kind):
+  """A model whose own step Keras compiles."""
+  model = at.build(kind, compiled=False)
+  model.compile(at.MODELS[kind][1](), "mse", metrics=["mae"], jit_compile=True)
+  return model
+
+
+def losses(model, kind):
+  x, y = at.batch(kind)
+  # The last batch is smaller, and its step is compiled anew.
+  options = {"batch_size": 5, "verbose": 0}
+  history = model.fit(x, y, epochs=2, shuffle=False, **options).history
+  found = [*history["loss"], *model.evaluate(x, y, **options)]
+  return np.array(found), model.predict(x, verbose=0)
+
+
+def calls(ran):
+  """Compiled calls by device among recorded nodes."""
+  found = [node for node in ran if node.type == "PartitionedCall"]
+  return {node.device for node in found}, len(found)
+
+
+@pytest.mark.parametrize(
+  ("kind", "options"),
+  [
+    ("dropout", {}),
+    ("dense", {"microbatches": 2, "order": "rank"}),
+    slow("conv_norm", {"recompute": "all"}),
+    slow("dropout", {"microbatches": 2}),
+    slow("two_inputs", {"microbatches": 2, "max_in_flight": 1}),
+    slow("lstm", {}),
+    slow("subclassed", {"recompute": "all", "order": "rank"}),
+  ],
+)
+def test_steps_in_units_equal_the_step_that_keras_compiles(kind, options):
+  expected, outputs = losses(build(kind), kind)
+  model = build(kind)
+  tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS, **options)
+  with at.recorded() as ran:
+    found, placed_outputs = losses(model, kind)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  np.testing.assert_allclose(placed_outputs, outputs, rtol=1e-4, atol=1e-5)
+  devices, count = calls(ran)
+  assert len(devices) == 2 and count >= 4
+  assert not model.jit_compile
+  assert not any("jit_compile" in note for note in model.placement.notes)
+
+
+def test_auto_does_what_keras_does():
+  for jit_compile in (True, False):
+    model = at.build("dense", compiled=False)
+    model.compile(at.sgd(), "mse", jit_compile=jit_compile)
+    plan = tfplace.plan_model(model, at.linked(2), strategy="metis")
+    assert bool(plan.placement.problem.graph.members) == jit_compile
+  # On a GPU host, Keras compiles by default.
+  plan = tfplace.plan_model(model, "v100x2", strategy="metis")
+  assert plan.placement.problem.graph.members
+  plan = tfplace.plan_model(model, "v100x2", strategy="metis", compile="none")
+  assert not plan.placement.problem.graph.members
+  with pytest.raises(
+    TfplaceError, match="compile is 'yes'; choose one of auto"
+  ):
+    tfplace.plan_model(model, compile="yes")
+
+
+def test_a_given_map_of_layers_is_compiled_as_keras_would():
+  expected, _ = losses(build("dropout"), "dropout")
+  for compile_, least in (("auto", 4), ("none", 0)):
+    model = tfplace.place_model(
+      build("dropout"), placement=at.SPLIT, compile=compile_
+    )
+    with at.recorded() as ran:
+      found, _ = losses(model, "dropout")
+    devices, count = calls(ran)
+    assert len(devices) == (3 if least else 0) and count >= least
+    if least:  # Without XLA, the masks of dropout may be others.
+      np.testing.assert_allclose(found, expected, rtol=1e-5)
+    notes = " ".join(model.placement.notes)
+    assert ("No jit_compile" in notes) == (compile_ == "none")
+
+
+def test_a_saved_plan_of_units_names_ops_and_is_applied_again(tmp_path):
+  model = build("dense")
+  options = {"microbatches": 2, "order": "rank", "batch_size": 5}
+  plan = tfplace.plan_model(model, at.linked(2), **UNITS, **options)
+  plan.save(tmp_path / "p.json")
+  members = plan.placement.problem.graph.members
+  assert members and not set(members) & set(plan.assignments)
+  again = tfplace.place_model(
+    build("dense"), placement=tmp_path / "p.json", microbatches=2
+  )
+  with at.recorded() as ran:
+    found, _ = losses(again, "dense")
+  np.testing.assert_allclose(found, losses(build("dense"), "dense")[0], 1e-5)
+  assert calls(ran)[1] >= 4
+  assert again.placement.assignments.items() >= plan.assignments.items()
+
+
+def test_equal_units_share_one_function():
+  layers = [keras.layers.Dense(4, activation="tanh") for _ in range(6)]
+  model = keras.Sequential([keras.Input((4,)), *layers])
+  model.compile("sgd", "mse")
+  problem = tfplace.plan_model(model, "v100x1").placement.problem
+  step = unit_calls.in_units(trace_keras(model, 32), problem.graph)
+  called = [
+    n.attr["f"].func.name
+    for n in step.graph_def.node
+    if n.op == "PartitionedCall"
+  ]
+  assert len(called) >= 18 and len(set(called)) <= 10
+
+
+def test_what_xla_lacks_stays_outside():
+  words = keras.layers.StringLookup(vocabulary=["a", "b"])
+  model = keras.Sequential(
+    [
+      keras.Input((3,), dtype="string"),
+      words,
+      keras.layers.Embedding(3, 4),
+      keras.layers.Flatten(),
+      keras.layers.Dense(3),
+    ]
+  )
+  model.compile("sgd", "mse")
+  x, y = np.array([["a", "b", "c"]] * 4), np.ones((4, 3), "float32")
+  expected = model.get_weights()
+  tfplace.place_model(model, at.linked(2), batch_size=4, **UNITS)
+  assert model.placement.device_map.units
+  notes = " ".join(model.placement.notes)
+  assert "XLA does not compile" in notes and "of layer 'string_lookup" in notes
+  found = model.fit(tf.constant(x), y, verbose=0).history["loss"]
+  assert np.isfinite(found).all()
+  assert any(
+    (a != b).any() for a, b in zip(model.get_weights(), expected, strict=True)
+  )
+
+
+def test_measured_step_runs_the_units():
+  model = build("dense")
+  options = {**UNITS, "costs": "measured", "batch_size": 5}
+  plan = tfplace.plan_model(model, at.linked(2), **options)
+  graph = plan.placement.problem.graph
+  units = [graph.index[name] for name in graph.members]
+  assert (graph.time_us["CPU"][units] > 0).any()
+  assert plan.measure(steps=2).step_time_us > 0
+  traced = unit_calls.in_units(plan.step, graph)
+  kinds = {node.op for node in traced.graph_def.node}
+  assert "PartitionedCall" in kinds and "MatMul" not in kinds

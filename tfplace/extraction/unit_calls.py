@@ -1,0 +1,332 @@
+"""Units in a TensorFlow graph: calls of functions that XLA compiles.
+
+Each unit becomes a function and one call of it on the device of its ops. A
+function is named by its content, so equal units of layers and microbatches are
+compiled once per device. TensorFlow's own clusters (`_XlaScope`) are compiled
+one by one, however equal.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import function_pb2
+from tensorflow.python.eager import context
+
+from tfplace.core.op_graph import OpGraph
+from tfplace.errors import ExtractionError
+from tfplace.extraction import nodes, units
+from tfplace.extraction.traced import TracedStep
+
+_MUST_COMPILE = "_XlaMustCompile"
+_SCOPE = "tfplace_unit"
+
+
+def compile_units(
+  graph: tf.Graph,
+  unit_of: Callable[[tf.Operation], Hashable | None],
+  results: Sequence[tf.Tensor] = (),
+  later: Iterable[tuple[int, int]] = (),
+) -> tuple[dict[tf.Operation, list[tf.Operation]], list[tf.Tensor]]:
+  """Replaces units of a graph by compiled calls, in place.
+
+  The ops of a unit stay in the graph, but nothing reads them anymore, so a
+  session or a function prunes them.
+
+  Args:
+    graph: the graph; a function's graph while it is traced.
+    unit_of: unit of an op, or None. A unit is divided by device, and where it
+      would not be convex.
+    results: tensors that the graph's user reads.
+    later: (earlier, later) positions of ops between which TensorFlow will add
+      control edges.
+
+  Returns:
+    Each call -> the ops of its unit, and the tensors in place of `results`.
+  """
+  ops = graph.get_operations()
+  index = {op.name: i for i, op in enumerate(ops)}
+  inlined = [_is_inlined(op) for op in ops]
+  before = [
+    [
+      at
+      for other in (*(t.op for t in op.inputs), *op.control_inputs)
+      if not inlined[at := index[other.name]]
+    ]
+    for op in ops
+  ]
+  for earlier, after in later:
+    before[after].append(earlier)
+  keys: list[Hashable | None] = [
+    None
+    if inlined[i] or (unit := unit_of(op)) is None or not units.compiles(op)
+    else (unit, op.device)
+    for i, op in enumerate(ops)
+  ]
+  order = [i for i in _topological(before) if not inlined[i]]
+  groups: dict[int, list[tf.Operation]] = {}
+  found = units.grouped(keys, before, order)
+  for i in order:
+    if found[i] >= 0:
+      groups.setdefault(found[i], []).append(ops[i])
+  wanted = {tensor.ref() for tensor in results}
+  made = [
+    _Unit(members, wanted)
+    for members in groups.values()
+    if len(members) > 1 or units.is_random(members[0].type)
+  ]
+  made = [unit for unit in made if unit.outputs]
+  if not made:
+    return {}, list(results)
+  calls = _calls(graph, made)
+  replaced: dict[Any, tf.Tensor] = {}
+  call_of: dict[str, tf.Operation] = {}
+  for unit, call in zip(made, calls, strict=True):
+    for old, new in zip(unit.outputs, call.outputs, strict=True):
+      new.set_shape(old.shape)
+      replaced[old.ref()] = new
+    call_of.update(dict.fromkeys((op.name for op in unit.ops), call))
+  for op in (*ops, *calls):
+    if op.name not in call_of:
+      _redirect(op, replaced, call_of)
+  return (
+    {call: unit.ops for unit, call in zip(made, calls, strict=True)},
+    [replaced.get(tensor.ref(), tensor) for tensor in results],
+  )
+
+
+def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
+  """Returns a step whose nodes are the ops of its graph of units.
+
+  Args:
+    traced: the step without units.
+    graph: its graph, see `cost.fusion`; any other is of the step's own ops.
+  """
+  if not graph.members:
+    return traced
+  unit_of = {
+    member: unit
+    for unit, members in graph.members.items()
+    for member in members
+  }
+  with tf.Graph().as_default() as tf_graph:
+    tf.import_graph_def(traced.graph_def, name="")
+    results = [tf_graph.get_tensor_by_name(_full(t)) for t in traced.fetches]
+    calls, results = compile_units(
+      tf_graph, lambda op: unit_of.get(op.name), results
+    )
+    name_of = {call.name: unit_of[ops[0].name] for call, ops in calls.items()}
+    whole = tf_graph.as_graph_def()
+  result = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+  kept = set(graph.index)
+  for node in whole.node:
+    name = name_of.get(node.name, node.name)
+    if name not in kept:
+      continue
+    kept.discard(name)
+    added = result.node.add()
+    added.CopyFrom(node)
+    added.name = name
+    for i, text in enumerate(node.input):
+      source, output = nodes.split_tensor(text)
+      added.input[i] = nodes.join_tensor(name_of.get(source, source), output)
+  if kept:
+    name = min(kept)
+    raise ExtractionError(
+      f"unit {name!r} of {traced.name!r} is not a unit of the traced step",
+      op=name,
+    )
+  fetches = []
+  for tensor in results:
+    source = tensor.op.name
+    fetches.append(f"{name_of.get(source, source)}:{tensor.value_index}")
+  layers = {
+    unit: traced.layers[member]
+    for member, unit in unit_of.items()
+    if member in traced.layers
+  }
+  return dataclasses.replace(
+    traced,
+    graph_def=result,
+    fetches=tuple(fetches),
+    layers={**traced.layers, **layers},
+  )
+
+
+def _full(tensor: str) -> str:
+  return tensor if ":" in tensor else f"{tensor}:0"
+
+
+def _is_inlined(op: tf.Operation) -> bool:
+  """Returns whether each unit that reads a constant has a copy of it."""
+  if op.type != "Const" or op.control_inputs:
+    return False
+  tensor = op.outputs[0]
+  count = tensor.shape.num_elements()
+  return count is not None and count * tensor.dtype.size <= units.INLINED_BYTES
+
+
+def _topological(before: Sequence[Sequence[int]]) -> list[int]:
+  """Sorts nodes topologically; ops are nearly in order as created."""
+  found: dict[int, None] = {}
+  for start in range(len(before)):
+    stack = [start]
+    while stack:
+      node = stack[-1]
+      missing = [other for other in before[node] if other not in found]
+      if missing:
+        stack += missing
+      else:
+        found[stack.pop()] = None
+  return list(found)
+
+
+class _Unit:
+  """A unit as a function of the tensors that it reads.
+
+  Attributes:
+    ops: its ops, in topological order.
+    inputs: tensors from outside, but constants.
+    outputs: tensors that are read outside, or wanted.
+    controls: ops outside that precede its ops.
+    function: the `FunctionDef`.
+  """
+
+  def __init__(self, ops: list[tf.Operation], wanted: set[Any]) -> None:
+    self.ops = ops
+    names = {op.name for op in ops}
+    self.outputs = [
+      tensor
+      for op in ops
+      for tensor in op.outputs
+      if tensor.ref() in wanted
+      or any(reader.name not in names for reader in tensor.consumers())
+    ]
+    self.controls = list(
+      {
+        control.name: control
+        for op in ops
+        for control in op.control_inputs
+        if control.name not in names
+      }.values()
+    )
+    self.inputs: list[tf.Tensor] = []
+    self._names: dict[str, str] = {}
+    self._arguments: dict[Any, str] = {}
+    self.function = function_pb2.FunctionDef()
+    for op in ops:
+      self._add(op, names)
+    self._sign()
+
+  def _add(self, op: tf.Operation, members: set[str]) -> None:
+    inputs = [self._input(tensor, members) for tensor in op.inputs]
+    local = self._names[op.name] = f"n{len(self._names)}"
+    node = self.function.node_def.add(name=local, op=op.type)
+    for key, value in op.node_def.attr.items():
+      if not key.startswith("_"):
+        node.attr[key].CopyFrom(value)
+    node.input.extend(inputs)
+    node.input.extend(
+      f"^{self._names[control.name]}"
+      for control in op.control_inputs
+      if control.name in members
+    )
+
+  def _input(self, tensor: tf.Tensor, members: set[str]) -> str:
+    op = tensor.op
+    if op.name not in members:
+      if not _is_inlined(op):
+        if tensor.ref() not in self._arguments:
+          self._arguments[tensor.ref()] = f"a{len(self.inputs)}"
+          self.inputs.append(tensor)
+        return self._arguments[tensor.ref()]
+      if op.name not in self._names:
+        self._add(op, members)
+    return self._local(tensor)
+
+  def _local(self, tensor: tf.Tensor) -> str:
+    """Names an output in a function: node, output argument, position in it."""
+    op, position = tensor.op, tensor.value_index
+    for argument in op.op_def.output_arg:
+      count = 1
+      if argument.number_attr:
+        count = op.get_attr(argument.number_attr)
+      elif argument.type_list_attr:
+        count = len(op.get_attr(argument.type_list_attr))
+      if position < count:
+        return f"{self._names[op.name]}:{argument.name}:{position}"
+      position -= count
+    raise AssertionError(tensor.name)
+
+  def _sign(self) -> None:
+    signature = self.function.signature
+    for i, tensor in enumerate(self.inputs):
+      signature.input_arg.add(name=f"a{i}", type=tensor.dtype.as_datatype_enum)
+    for i, tensor in enumerate(self.outputs):
+      signature.output_arg.add(name=f"r{i}", type=tensor.dtype.as_datatype_enum)
+      self.function.ret[f"r{i}"] = self._local(tensor)
+    for key in (_MUST_COMPILE, "_noinline"):
+      self.function.attr[key].b = True
+    content = self.function.SerializeToString(deterministic=True)
+    signature.name = f"{_SCOPE}_{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def _calls(graph: tf.Graph, made: Sequence[_Unit]) -> list[tf.Operation]:
+  """Adds the call of each unit to the graph, on tensors of the old ops."""
+  graph_def = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
+  functions = {unit.function.signature.name: unit.function for unit in made}
+  graph_def.library.function.extend(functions.values())
+  given: dict[str, tf.Tensor] = {}
+  for i, unit in enumerate(made):
+    node = graph_def.node.add(name=f"unit_{i}", op="PartitionedCall")
+    node.device = unit.ops[0].device
+    for j, tensor in enumerate(unit.inputs):
+      node.input.append(f"input_{i}_{j}:0")
+      given[f"input_{i}_{j}:0"] = tensor
+    node.attr["f"].func.name = unit.function.signature.name
+    node.attr[_MUST_COMPILE].b = True
+    for key, tensors in (("Tin", unit.inputs), ("Tout", unit.outputs)):
+      types = node.attr[key].list
+      types.type.extend(t.dtype.as_datatype_enum for t in tensors)
+      types.SetInParent()
+  # A function that is traced hands on no functions to those that call it.
+  known = context.context()
+  for name, function in functions.items():
+    if not known.has_function(name):
+      known.add_function_def(function)
+  with graph.as_default(), graph.device(None):
+    calls = tf.graph_util.import_graph_def(
+      graph_def,
+      input_map=given,
+      return_elements=[node.name for node in graph_def.node],
+      name=_SCOPE,
+    )
+  for unit, call in zip(made, calls, strict=True):
+    call._add_control_inputs(unit.controls)
+  return list(calls)
+
+
+def _redirect(
+  op: tf.Operation,
+  replaced: dict[Any, tf.Tensor],
+  call_of: dict[str, tf.Operation],
+) -> None:
+  """Lets an op read and follow calls in place of the ops of units."""
+  for i, tensor in enumerate(op.inputs):
+    new = replaced.get(tensor.ref())
+    if new is not None:
+      op._update_input(i, new)
+  controls = op.control_inputs
+  if any(control.name in call_of for control in controls):
+    op._remove_all_control_inputs()
+    op._add_control_inputs(
+      list(
+        {
+          found.name: found
+          for control in controls
+          if (found := call_of.get(control.name, control)) is not op
+        }.values()
+      )
+    )
