@@ -107,7 +107,7 @@ def _channels(
   for one, other in itertools.combinations(range(len(devices)), 2):
     groups += [((one, c), (other, c)) for c in cpu if c not in (one, other)]
   groups = [group for group in groups if len(group) > 1]
-  loads = [(Flow(*way),) for way in costs]
+  loads: list[tuple[Flow, ...]] = [(Flow(*way),) for way in costs]
   loads += [tuple(Flow(*way) for way in group) for group in groups]
   took = list(timer(loads))
   alone = {
