@@ -218,10 +218,17 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
   said = []
   for part, shown in _PARTS.items():
     tried = [row[part] for row in rows if part in row]
+    if not tried:
+      continue
     seconds = [each["seconds"] for each in tried if each["works"]]
     middle = f", {statistics.median(seconds):.0f} s" if seconds else ""
     said.append(f"{shown}: {len(seconds)} of {len(rows)}{middle}")
-  differences = [row.get("place", {}).get("difference") for row in rows]
+  differences = [
+    row[part].get("difference")
+    for row in rows
+    for part in ("place", "xla", "xla_split")
+    if part in row
+  ]
   largest = max((d for d in differences if d is not None), default=math.nan)
   text = f"{'; '.join(said)}. Largest difference of losses: {largest:.1e}."
   return {"users_models": f"{text}\n\n{lib.caption(found)}"}
