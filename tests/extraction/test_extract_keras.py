@@ -189,24 +189,6 @@ def test_inference_gives_what_predict_gives():
   assert not any("gradient" in n.name for n in traced.graph_def.node)
 
 
-def test_a_custom_train_step_is_traced():
-  class Doubled(keras.Model):
-    def train_step(self, data):
-      x, y, *_ = data
-      return super().train_step((2.0 * x, y))
-
-  def build():
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((8,))
-    model = Doubled(inputs, LAYERS.Dense(3)(inputs))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss, jit_compile=False)
-    return model
-
-  mine = _session_losses(extract.trace_keras(build(), BATCH))
-  np.testing.assert_allclose(mine, _keras_losses(build()), rtol=1e-5)
-
-
 def test_a_subclassed_model_needs_a_sample_and_takes_it():
   class Plain(keras.Model):
     def __init__(self):

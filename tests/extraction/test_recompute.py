@@ -8,14 +8,14 @@ from keras import layers
 
 from tests.testing import recomputed_models as models
 from tests.testing.slow import slow
-from tfplace import cluster_preset, largest_batch, place
+from tfplace import cluster_preset, place
 from tfplace.core import Problem
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.recompute import is_clone, original_name, recompute_config
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import with_initializers
-from tfplace.plan.sources import extract, op_graph
+from tfplace.plan.sources import op_graph
 
 STEPS = 10
 
@@ -190,12 +190,3 @@ def transformer():
 def test_errors_name_the_value_and_a_way_out(recompute, says, transformer):
   with pytest.raises(ExtractionError, match=says):
     traced(transformer, recompute)
-
-
-def test_only_training_steps_recompute(transformer):
-  with pytest.raises(ExtractionError, match="only a training step recomputes"):
-    config = MicrobatchConfig(recompute=recompute_config("all"))
-    trace_keras(transformer, 8, training=False, microbatches=config)
-  for choice in (extract, largest_batch):
-    with pytest.raises(ExtractionError, match="'auto', which planning chooses"):
-      choice("rnnlm_2", "v100x1", recompute="auto")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
-from tests.testing.slow import SLOW, slow
+from tests.testing.slow import slow
 from tfplace.core import Placement
 from tfplace.errors import ApplyError, TfplaceError
 from tfplace.keras import callback as callback_module
@@ -134,7 +134,7 @@ def clock(monkeypatch):
 
 
 def is_back(model, before):
-  """Whether the plan of before is in force, on one device."""
+  """Returns whether the model is on one device by the plan `before`."""
   devices = {v.value.device for v in state.variables(model)}
   return model.placement is before and devices == {CPU_0}
 
@@ -183,27 +183,6 @@ def test_a_change_within_an_epoch_keeps_losses_and_the_split(
   assert placing.trials[0].kept
   assert model.placement.microbatches == 2
   assert len(model.placement.devices) > 1
-
-
-@SLOW
-def test_xla_is_off_in_a_trial_and_on_again_after_it(clock):
-  clock.step_us = lambda plan: ALONE_US * (1 if plan.one_device else 2)
-  model = at.build("dense")
-  model.compile(at.sgd(), "mse", jit_compile=True)
-  tfplace.place_model(
-    model, FAST, strategy="single", batch_size=at.BATCH, budget_s=1
-  )
-  used = []
-  seen = keras.callbacks.LambdaCallback(
-    on_train_batch_begin=lambda batch, logs: used.append(
-      (model.placement.one_device, model.jit_compile)
-    )
-  )
-  placing = tfplace.PlacementCallback()
-  check_same(fit(model, "dense", [clock, placing, seen]), "dense")
-  assert not placing.trials[0].kept
-  assert set(used) == {(True, True), (False, False)}
-  assert used[-1] == (True, True)
 
 
 def test_a_placed_model_may_return_to_one_device(clock, monkeypatch):
@@ -381,31 +360,20 @@ def test_an_interrupted_trial_is_taken_back(error, steps, is_kept, clock):
 
 
 class Placing(keras.callbacks.Callback):
-  """Places the model once, in the given hook."""
+  """Places the model after the first batch."""
 
-  def __init__(self, hook):
-    super().__init__()
-    self.is_done = False
-    setattr(self, hook, self._place)
+  is_done = False
 
-  def _place(self, *_, **unused):
+  def on_train_batch_end(self, batch, logs=None):
     if not self.is_done:
       self.is_done = True
       options = {"batch_size": at.BATCH, "budget_s": 1}
       tfplace.place_model(self.model, FAST, strategy="m_topo", **options)
 
 
-@pytest.mark.parametrize(
-  ("hook", "is_placed"),
-  [
-    ("on_train_batch_end", True),
-    slow("on_train_batch_end", False),
-    slow("on_train_begin", False),
-  ],
-)
-def test_place_model_in_a_callback_keeps_the_losses(hook, is_placed):
-  model = placed() if is_placed else at.build("dense")
-  history = fit(model, "dense", [Placing(hook)])
+def test_place_model_in_a_callback_keeps_the_losses():
+  model = placed()
+  history = fit(model, "dense", [Placing()])
   assert model.placement.strategy == "m_topo"
   check_same(history, "dense")
 
@@ -451,7 +419,7 @@ def test_costs_are_refitted_to_the_steps_that_ran():
   np.testing.assert_allclose(fitted_us, 3 * problem.time_us, rtol=1e-6)
   assert found.evaluation.step_time_us < times[0]
   assert found.microbatch_config == plan.microbatch_config
-  # What ran already is not proposed again.
+  # The search does not propose a placement that ran already.
   again = replanning.LiveRun(found.placement, [2 * times[0]] * 9)
   other = replanning.replan(plan, problem, [again, run], config)
   assert other is None or (

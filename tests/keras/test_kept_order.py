@@ -53,7 +53,7 @@ def in_turn(graph, turns):
   return right / pairs
 
 
-@pytest.mark.parametrize("name", ["dense", slow("masked_lstm")])
+@pytest.mark.parametrize("name", ["dense", slow("masked_recurrent")])
 def test_a_split_model_runs_by_rank_in_its_turns(name, chained):
   model = at.build_fitted(name)
   placement = by_rank(model, name)

@@ -44,8 +44,8 @@ QUICK = {
 }
 SLOWER = {
   "whole": layer_cases.CASES,
-  "split": ("masked_lstm", "nested_subclassed", "siamese"),
-  "ranked": ("masked_lstm", "several_inputs_and_outputs"),
+  "split": ("masked_recurrences", "nested_subclassed", "siamese"),
+  "ranked": ("several_inputs_and_outputs",),
   "recomputed": ("siamese",),
   "compiled": layer_cases.CASES,
 }

@@ -53,7 +53,7 @@ def test_a_batch_size_lets_it_plan_at_once():
 
 
 @pytest.mark.parametrize("use", ["train_on_batch", "evaluate"])
-def test_without_shapes_the_training_step_is_planned_at_first_use(use):
+def test_without_shapes_a_training_step_is_planned_at_first_use(use):
   model = tfplace.place_model(at.build("subclassed"), FAST, strategy="m_etf")
   assert model.placement is None
   getattr(model, use)(*at.batch("subclassed"))

@@ -242,7 +242,7 @@ def worst(self, x, y, _):
   return self.compute_loss(x, y, self(x)) + ops.max(self(x))
 
 
-# What docs/custom_loops.md quotes.
+# docs/custom_loops.md quotes these messages.
 REFUSED = [
   (
     "the loss mixes the examples of a batch: its Max reduces over the examples"

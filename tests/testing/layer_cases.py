@@ -50,23 +50,6 @@ def chain(shape, *stages, dtype="float32", name="net"):
 
 
 @case
-def normalizations():
-  model = chain(
-    (6, 6, 4),
-    layers.Conv2D(8, 3, padding="same"),
-    layers.BatchNormalization(),
-    layers.GroupNormalization(4),
-    layers.LayerNormalization(),
-    layers.RMSNormalization(),
-    layers.UnitNormalization(),
-    layers.SpectralNormalization(layers.Conv2D(4, 3)),
-    layers.GlobalAveragePooling2D(),
-    layers.Dense(3, kernel_constraint="max_norm", bias_regularizer="l1"),
-  )
-  return model, (floats(8, 6, 6, 4), floats(8, 3))
-
-
-@case
 def noises():
   model = chain(
     (6, 8),
@@ -96,43 +79,6 @@ def masked_recurrences():
     dtype="int32",
   )
   return model, (ints(30, 8, 7), floats(8, 3))
-
-
-@case
-def attentions():
-  inputs = keras.Input((6, 8))
-  x = layers.MultiHeadAttention(2, 4, dropout=0.1)(inputs, inputs)
-  x = layers.GroupQueryAttention(4, 4, 2)(x, x, use_causal_mask=True)
-  x = layers.Attention(use_scale=True)([x, inputs])
-  x = layers.AdditiveAttention()([x, inputs])
-  x = layers.EinsumDense("abc,cd->abd", (6, 5), bias_axes="d")(x)
-  x = layers.Dense(3)(layers.GlobalMaxPooling1D()(x))
-  return keras.Model(inputs, x), (floats(8, 6, 8), floats(8, 3))
-
-
-@case
-def convolutions():
-  model = chain(
-    (12, 12, 4),
-    layers.Conv2D(8, 3, groups=2, padding="same"),
-    layers.DepthwiseConv2D(3, padding="same"),
-    layers.PReLU(shared_axes=[1, 2]),
-    layers.SeparableConv2D(6, 3, strides=2, padding="same"),
-    layers.Conv2DTranspose(5, 3, strides=2, padding="same"),
-    layers.AveragePooling2D(2),
-    layers.UpSampling2D(interpolation="bilinear"),
-    layers.ZeroPadding2D(1),
-    layers.Cropping2D(2),
-    layers.Permute((2, 1, 3)),
-    layers.MaxPooling2D(),
-    layers.Reshape((-1, 5)),
-    layers.Conv1D(6, 2, dilation_rate=2, padding="causal"),
-    layers.SeparableConv1D(4, 2),
-    layers.Conv1DTranspose(3, 2),
-    layers.Flatten(),
-    layers.Dense(3),
-  )
-  return model, (floats(4, 12, 12, 4), floats(4, 3))
 
 
 @case
@@ -295,18 +241,6 @@ def batch_norm():
   model = at.conv_norm("net")
   options = {"optimizer": at.adam(), "metrics": ["mae"]}
   return model, at.batch("conv_norm"), options
-
-
-@case
-def masked_lstm():
-  model = chain(
-    (7,),
-    layers.Embedding(11, 5, mask_zero=True),
-    layers.LSTM(6, return_sequences=True),
-    layers.Dense(3),
-    dtype="int32",
-  )
-  return model, (ints(11, 8, 7), floats(8, 7, 3)), {"optimizer": at.adam()}
 
 
 class CtcLoss(layers.Layer):

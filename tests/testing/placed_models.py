@@ -264,12 +264,12 @@ def handles(placement):
   return [name for name, kind in pairs if kind == "VarHandleOp"]
 
 
-def masked_lstm():
+def masked_recurrent():
   return keras.Sequential(
     [
       keras.Input((7,), dtype="int32"),
       layers.Embedding(11, 5, mask_zero=True, name="first"),
-      layers.LSTM(6, return_sequences=True, name="second"),
+      layers.SimpleRNN(6, return_sequences=True, name="second"),
       layers.Dense(3, name="last"),
     ],
     name="net",
@@ -292,7 +292,7 @@ def convolutional():
 # Models whose fits of several batches are compared, and the shape of outputs.
 FITTED = {
   "dense": (lambda: dense("net"), (3,)),
-  "masked_lstm": (masked_lstm, (7, 3)),
+  "masked_recurrent": (masked_recurrent, (7, 3)),
   "convolutional": (convolutional, (3,)),
 }
 
@@ -301,7 +301,7 @@ def examples(name):
   """Inputs and targets of 22 examples."""
   rng = np.random.default_rng(0)
   y = rng.normal(size=(EXAMPLES, *FITTED[name][1])).astype("float32")
-  if name == "masked_lstm":
+  if name == "masked_recurrent":
     return rng.integers(0, 11, size=(EXAMPLES, 7)), y
   shape = (6, 6, 2) if name == "convolutional" else (6,)
   return rng.normal(size=(EXAMPLES, *shape)).astype("float32"), y
