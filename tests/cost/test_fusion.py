@@ -173,7 +173,9 @@ def test_units_survive_a_file_and_are_placed(graphs, tmp_path):
 
 
 def test_compile_is_one_of_the_choices():
-  with pytest.raises(TfplaceError, match="'jit'; choose one of auto, none, xla"):
+  with pytest.raises(
+    TfplaceError, match="'jit'; choose one of auto, none, xla"
+  ):
     extract("nmt", compile="jit")
 
 

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.testing.slow import SLOW
 from tfplace import extraction
 from tfplace.core import Problem
 from tfplace.core.microbatches import MicrobatchConfig
@@ -34,6 +35,7 @@ def traced_problem(model, cluster, microbatches):
   return Problem(sources.op_graph(traced, cluster), cluster), traced
 
 
+@SLOW
 def test_a_step_too_large_runs_with_one_microbatch_in_flight():
   model = deep_model()
   with WorkerCluster(1, memory_limit_bytes=MEMORY_BYTES) as workers:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.slow import SLOW
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
@@ -63,6 +64,7 @@ def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
     registry.get_placer("toy").place(problem, Simulator(problem), Budget(9), 0)
 
 
+@SLOW
 def test_modules_import_in_any_order():
   done = subprocess.run(
     [sys.executable, "-c", EACH_MODULE_FIRST],

@@ -15,7 +15,7 @@ from tests.testing.sequence_tasks import (
   task_of,
   tasks_of,
 )
-from tests.testing.slow import TRAINING_SEEDS
+from tests.testing.slow import TRAINING_SEEDS, slow_but
 from tfplace import Placement, Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
@@ -113,7 +113,7 @@ def test_imitation_learns_the_target(strategy):
 
 
 @pytest.mark.usefixtures("eagerly")
-@each
+@pytest.mark.parametrize("strategy", slow_but(("rnn",), NETWORKS))
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, strategy):
   def run(iterations, folder):
     config = config_of(
