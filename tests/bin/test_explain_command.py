@@ -74,13 +74,11 @@ def test_a_split_step_is_explained_by_microbatch(tmp_path, capsys):
 @pytest.mark.parametrize(
   "change, words",
   [
-    (["--seconds=nan"], "--seconds=nan is not a number"),
     (["--op=m/y/c"], "no op 'm/y/c'; near names: 'm/y/b'"),
     (["--placement=none.json"], "none.json: cannot be read"),
     (["--cluster=k80x1"], "g0"),
     (["--op=y/b"], "no op 'y/b'; near names: 'm/y/b'"),
     (["--graph="], "give exactly one of --model,"),
-    (["--seconds=-1"], "-1"),
   ],
 )
 def test_bad_input_gets_one_line(files, capsys, change, words):

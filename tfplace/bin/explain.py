@@ -14,9 +14,9 @@ from tfplace.report.explain.tables import explanation_tables
 
 _DESCRIPTION = (
   "Explains the step time of a placement: its critical path, its bottleneck,"
-  " the effect of one more device or of faster links, and its ratio to the"
-  " proven bound. A microbatched step also has its bubble and its limits. --op"
-  " shows the effect of moving an op."
+  " the effect of faster links, and its ratio to the proven bound. A"
+  " microbatched step also has its bubble and its limits. --op shows the effect"
+  " of moving an op."
 )
 
 
@@ -28,17 +28,6 @@ def _define(values: flags.FlagValues) -> None:
     "Op to explain: the effect of moving it to each other device.",
     flag_values=values,
   )
-  flags.DEFINE_float(
-    "seconds",
-    0.0,
-    "Time limit in seconds of the search of a new placement for each change of"
-    " the hardware. 0 keeps the placement.",
-    lower_bound=0.0,
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    "seed", 0, "Seed of all random choices.", lower_bound=0, flag_values=values
-  )
   flags.DEFINE_bool(
     "json", False, "Print JSON instead of tables.", flag_values=values
   )
@@ -46,8 +35,6 @@ def _define(values: flags.FlagValues) -> None:
 
 def _main(values: flags.FlagValues) -> None:
   placement = sources.load(values)
-  if values.seconds:
-    cli.load_tensorflow()  # For the learned policy, outside the time limit.
   name = placement.problem.graph.name
   with cli.showing_progress(f"Explaining {name}") as on_stage:
     on_stage("proving a lower bound")
@@ -55,9 +42,6 @@ def _main(values: flags.FlagValues) -> None:
     explanation = explain(
       core.Placement(problem, placement.devices),
       values.op,
-      values.seconds,
-      values.seed,
-      on_stage,
     )
   if values.json:
     print(json.dumps(explanation.to_json()))

@@ -36,10 +36,10 @@ def plan_html(
   parts = [_paragraph(headline, bold=True)]
   if device_rows:
     cells = [summary.device_cells(row) for row in device_rows]
-    parts.append(_table(summary.COLUMNS, cells))
+    parts.append(html_table(summary.COLUMNS, cells))
   elif layers:
-    parts.append(_table(("layer", "device"), list(layers.items())))
-  noted = "".join(f"<li>{_text(note, 1000)}</li>" for note in notes)
+    parts.append(html_table(("layer", "device"), list(layers.items())))
+  noted = "".join(f"<li>{escaped(note, 1000)}</li>" for note in notes)
   parts.append(f"<ul>{noted}</ul>" if noted else "")
   return _page(parts)
 
@@ -57,11 +57,13 @@ def cluster_html(cluster: Cluster) -> str:
   count = f"{len(devices)} device{'s' * (len(devices) != 1)}"
   parts = [
     _paragraph(f"Cluster {cluster.name}: {count}", bold=True),
-    _table(("device", "kind", "memory", "overhead per op"), devices),
+    html_table(("device", "kind", "memory", "overhead per op"), devices),
   ]
   if links:
     parts.append(
-      _table(("links", "from kind", "to kind", "bandwidth", "latency"), links)
+      html_table(
+        ("links", "from kind", "to kind", "bandwidth", "latency"), links
+      )
     )
   return _page(parts)
 
@@ -111,7 +113,7 @@ def _device_table(evaluation: Evaluation) -> str:
   ]
   moved = format_bytes(evaluation.bytes_moved)
   names = ("device", "computes", "busy", "peak memory")
-  return _table(names, cells) + _paragraph(f"{moved} between devices.")
+  return html_table(names, cells) + _paragraph(f"{moved} between devices.")
 
 
 def result_html(result: Result) -> str:
@@ -127,33 +129,38 @@ def result_html(result: Result) -> str:
     [
       _headline(evaluation, f"{result.strategy}: "),
       _device_table(evaluation),
-      _table(("placer", "step time", "seconds"), cells) if cells else "",
+      html_table(("placer", "step time", "seconds"), cells) if cells else "",
       _paragraph(effort),
     ]
   )
 
 
-def _table(names: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-  """Returns a table of at most `_MAX_ROWS` rows."""
+def html_table(
+  names: Sequence[str],
+  cells: Sequence[Sequence[str]],
+  bold: int | None = None,
+) -> str:
+  """Returns a table of at most 32 rows; `bold` is the index of a marked row."""
   shown = [*cells[:_MAX_ROWS]]
   if len(cells) > len(shown):
     rest = f"{len(cells) - len(shown):,} more"
     shown.append((rest, *[""] * (len(names) - 1)))
-  style = ' style="text-align:left"'
-  head = "".join(f"<th{style}>{_text(name)}</th>" for name in names)
+  style, best = ' style="text-align:left"', ' class="best"'
+  head = "".join(f"<th{style}>{escaped(name)}</th>" for name in names)
   body = "".join(
-    f"<tr>{''.join(f'<td{style}>{_text(cell)}</td>' for cell in row)}</tr>"
-    for row in shown
+    f"<tr{best * (i == bold)}>"
+    f"{''.join(f'<td{style}>{escaped(cell)}</td>' for cell in row)}</tr>"
+    for i, row in enumerate(shown)
   )
   return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _paragraph(text: str, bold: bool = False) -> str:
-  words = _text(text, 1000)
+  words = escaped(text, 1000)
   return f"<p><b>{words}</b></p>" if bold else f"<p>{words}</p>"
 
 
-def _text(text: str, limit: int = _MAX_TEXT) -> str:
+def escaped(text: str, limit: int = _MAX_TEXT) -> str:
   """Escapes a text for HTML and XML, without control characters."""
   kept = "".join(c if c.isprintable() else " " for c in shorten(text, limit))
   return html.escape(kept)

@@ -44,8 +44,12 @@ class Timeline(Figure):
   """Figure that notebooks show without pyplot."""
 
   def _repr_png_(self) -> bytes:
+    return self.to_png(dpi=80)
+
+  def to_png(self, dpi: int) -> bytes:
+    """Returns the figure as the content of a .png file."""
     buffer = io.BytesIO()
-    self.savefig(buffer, format="png", dpi=80)
+    self.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
-from tfplace.report.explain import explain, what_if
+from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
 
 
@@ -63,51 +63,17 @@ def test_unknown_op_suggests_near_names(name, hint):
   "placement, expected",
   [
     # Twice the bandwidth and half the latency: 2 + 1.5 + 0.25 + 1; free: 3.
-    (placed_graphs.chain(), [6.5, 6.5, 4.75, 3.0]),
+    (placed_graphs.chain(), [4.75, 3.0]),
     # 3 us of 9.5 are for sends and receives; free communication leaves 2 + 1.
-    (placed_graphs.messages(), [9.5, 9.5, 7.75, 3.0]),
+    (placed_graphs.messages(), [7.75, 3.0]),
     # Without links there is only the launch gap: 2 + 3.
-    (placed_graphs.queue(), [5.5, 5.0]),
+    (placed_graphs.queue(), [5.0]),
   ],
 )
 def test_other_hardware_by_hand(placement, expected):
   tried = explain(placement).what_if
   assert [x.step_time_us for x in tried] == expected
   assert [x.same_order_us for x in tried] == expected
-
-
-def test_a_search_finds_what_one_more_device_gives():
-  now, more, *_ = explain(placed_graphs.three_branches(), seconds=0.5).what_if
-  assert (now.replaced_us, now.replaced_by) == (22.0, "the same placement")
-  assert (more.step_time_us, more.replaced_us) == (22.0, 14.0)
-  assert more.lower_bound_us <= 14.0
-
-
-def test_one_more_device_has_copied_links_and_own_channels():
-  names = [f"/job:w/device:GPU:{i}" for i in range(2)]
-  links = (
-    Link(names[0], names[1], 5.0, 1.0, channel="out 0"),
-    Link(names[0], "cpu", 3.0, channel="out 0"),
-    Link(names[1], names[0], 5.0, 1.0),
-    Link(names[1], "cpu", 3.0, channel="switch"),
-    Link("cpu", names[0], 3.0, channel="switch"),
-  )
-  devices = (*(Device(n, "GPU", 7.0) for n in names), Device("cpu", "C"))
-  more = what_if.one_more_device(Cluster("c", devices, links), 0)
-  new = "/job:w/device:GPU:2"
-  assert more.devices[3] == Device(new, "GPU", 7.0)
-  assert more.links[:5] == links
-  assert {
-    (x.src, x.dst): (x.bandwidth_bytes_per_us, x.channel)
-    for x in more.links[5:]
-  } == {
-    (new, names[1]): (5.0, f"out 0 of {new}"),
-    (new, "cpu"): (3.0, f"out 0 of {new}"),
-    (names[1], new): (5.0, None),
-    ("cpu", new): (3.0, "switch"),
-    (names[0], new): (5.0, "out 0"),
-    (new, names[0]): (5.0, f"out 0 of {new}"),
-  }
 
 
 @pytest.mark.parametrize(

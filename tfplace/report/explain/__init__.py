@@ -8,16 +8,20 @@ import numpy as np
 
 from tfplace.core.order import RANK
 from tfplace.core.placement import Placement
-from tfplace.core.progress import Progress, silent
 from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.formats import codec
-from tfplace.report.explain.bottleneck import FixedOrder, Load, find_loads
+from tfplace.report.explain.bottleneck import (
+  FixedOrder,
+  Load,
+  WhatIf,
+  find_loads,
+  try_other_hardware,
+)
 from tfplace.report.explain.microbatches import (
   MicrobatchReport,
   report_microbatches,
 )
 from tfplace.report.explain.one_op import OpReport, report_op
-from tfplace.report.explain.what_if import WhatIf, try_other_hardware
 from tfplace.report.path import PathSummary, summarize_path
 from tfplace.report.rows import (
   as_schedule,
@@ -102,22 +106,13 @@ class Explanation:
     return {key: value for key, value in data.items() if key not in absent}
 
 
-def explain(
-  step: Schedule | Placement,
-  op: str | None = None,
-  seconds: float = 0.0,
-  seed: int = 0,
-  on_progress: Progress = silent,
-) -> Explanation:
+def explain(step: Schedule | Placement, op: str | None = None) -> Explanation:
   """Explains a placement by simulating it and modified hardware.
 
   Args:
     step: the placement. Its problem's bound is the proven one after
       `bounds.tightened`, else that of rule 7 (bound) of docs/simulation.md.
     op: name of an op to report on.
-    seconds: search time for a new placement on each modified hardware; 0 for no
-      search.
-    on_progress: called with a description of the next step.
 
   Raises:
     TfplaceError: there is no such op.
@@ -146,7 +141,7 @@ def explain(
     critical_path=summarize_path(schedule),
     bottleneck=bottleneck,
     if_twice_as_fast=loads,
-    what_if=try_other_hardware(order, seconds, seed, on_progress),
+    what_if=try_other_hardware(order),
     summary=(),
     split=report_microbatches(order),
     op=op_report,

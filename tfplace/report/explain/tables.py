@@ -98,7 +98,14 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
       for x in explanation.if_twice_as_fast[:_MAX_ROWS]
     ],
   )
-  yield _what_if_table(explanation)
+  yield Table(
+    "Other hardware",
+    ("with", "same order", "simulated anew"),
+    [
+      (x.name, format_us(x.same_order_us), format_us(x.step_time_us))
+      for x in explanation.what_if
+    ],
+  )
 
 
 def _op_table(op: OpReport) -> Table:
@@ -136,16 +143,3 @@ def _microbatch_table(split: MicrobatchReport, step_us: float) -> Table:
     ("device", *columns, "sends, receives", "waiting"),
     rows,
   )
-
-
-def _what_if_table(explanation: Explanation) -> Table:
-  rows = []
-  for x in explanation.what_if:
-    times = (x.same_order_us, x.step_time_us, x.replaced_us, x.lower_bound_us)
-    cells = ("-" if us is None else format_us(us) for us in times)
-    rows.append((x.name, *cells, x.replaced_by or "-"))
-  columns = ("with", "same order", "simulated anew")
-  if all(x.replaced_us is None for x in explanation.what_if):
-    return Table("Other hardware", columns, [row[:3] for row in rows])
-  more = ("best found", "lower bound", "found by")
-  return Table("Other hardware", (*columns, *more), rows)

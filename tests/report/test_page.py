@@ -1,0 +1,56 @@
+"""The HTML report: refusals, contents and hostile names."""
+
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+
+from tests.testing import placed_graphs
+from tfplace import core, formats
+from tfplace.bin import place, simulate
+from tfplace.errors import TfplaceError
+from tfplace.report import page
+
+HOSTILE = "</script><img src=http://example.org/x.png>"
+
+
+def test_another_suffix_is_refused(tmp_path):
+  with pytest.raises(TfplaceError, match=r"report.pdf: .* ends in \.html"):
+    page.save_report(placed_graphs.chain(), tmp_path / "report.pdf")
+
+
+def test_a_command_without_the_extra_fails_before_its_work(
+  tmp_path, monkeypatch, capsys
+):
+  monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+  flags = ["--graph=none.json", "--cluster=k80x1", "--placement=none.json"]
+  assert simulate.run([*flags, f"--report={tmp_path}/r.html"]) == 1
+  assert "pip install 'tfplace[report]'" in capsys.readouterr().err
+
+
+def test_tfplace_place_writes_the_placers_it_ran(tmp_path):
+  ops = [core.OpSpec(x, "X", {"GPU": 1.0}, [8.0]) for x in "ab"]
+  devices = (core.Device("g0", "GPU"), core.Device("g1", "GPU"))
+  cluster = core.Cluster("two", devices, (core.Link("g0", "g1", 2.0),))
+  formats.save_graph(core.build_graph(HOSTILE, ops, []), tmp_path / "g.json")
+  formats.save_cluster(cluster, tmp_path / "c.json")
+  flags = ["--strategy=blocks", f"--report={tmp_path}/r.html"]
+  files = [f"--graph={tmp_path}/g.json", f"--cluster={tmp_path}/c.json"]
+  assert place.run([*files, *flags]) == 0
+  text = (tmp_path / "r.html").read_text(encoding="utf-8")
+  assert re.search(r"<tr class=\"best\"><td[^>]*>blocks<", text)
+  assert "on two takes" in text and "Other hardware" in text
+  # It asks nobody, and a hostile name is text.
+  assert "default-src 'none'" in text
+  sources = re.findall(r"(?:src|href)=\"([^\"]*)", text)
+  assert [s[:22] for s in sources] == ["data:image/png;base64,"]
+  assert HOSTILE not in text and "&lt;img src=" in text
+
+
+def test_an_empty_graph_has_a_report(tmp_path):
+  cluster = core.Cluster("c", (core.Device("d", "GPU"),))
+  problem = core.Problem(core.build_graph("g", [], []), cluster)
+  empty = core.Placement(problem, np.zeros(0, np.int32))
+  page.save_report(empty, tmp_path / "r.html")
+  assert "Critical path" in (tmp_path / "r.html").read_text(encoding="utf-8")
