@@ -4,7 +4,7 @@ Each model of `users_models.py` is, in a process of its own with logical CPU
 devices: fitted as it is, planned for `--cluster` without and with microbatches,
 and an equal model placed on these devices and fitted, also in units that XLA
 compiles. Losses are compared, those of units with the step that Keras compiles.
-A part that fails has its error in the row. Seven models need keras-hub.
+A part that fails has its error in the row. Six models need keras-hub.
 
   python -m benchmarks.run_users_models
   python -m benchmarks.run_users_models --models=gan,vae

@@ -113,9 +113,6 @@ __version__ = "0.1.0"
 # Methods of the core, such as `Placement.save`, call these.
 lazy.provide(
   {
-    "cluster_html": "tfplace.report.notebook",
-    "evaluation_html": "tfplace.report.notebook",
-    "result_html": "tfplace.report.notebook",
     "save_evaluation": "tfplace.formats",
     "save_placement": "tfplace.formats",
   }

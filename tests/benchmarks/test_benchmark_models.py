@@ -60,7 +60,7 @@ def test_measured_steps_are_shown_beside_predicted_ones():
 
 
 def test_there_are_24_models_of_users():
-  assert len(users_models.MODELS) == 24
+  assert len(users_models.MODELS) == 15
   assert set(users_models.HUB) < set(users_models.MODELS)
 
 

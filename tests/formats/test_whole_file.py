@@ -18,7 +18,6 @@ from tfplace.formats import files, json_file
 
 FORMAT = "tfplace.graph.v1"
 DATA = {"format": FORMAT, "text": "x" * 200_000}  # more than a pipe holds
-REMAINS = f".tfplace-{'a' * 16}.part"
 
 
 def is_pipe(path):
@@ -46,14 +45,6 @@ def test_a_pipe_with_a_reader_is_written_through_and_stays(tmp_path):
   assert json.loads(found[0]) == DATA
   assert is_pipe(tmp_path / "pipe")
   assert os.listdir(tmp_path) == ["pipe"]
-
-
-def test_a_pipe_without_a_reader_is_an_error_in_the_end(tmp_path, monkeypatch):
-  monkeypatch.setattr(files, "_READER_WAIT_S", 0.1)
-  os.mkfifo(tmp_path / "pipe")
-  with pytest.raises(FormatError, match=r"pipe: .*no process reads"):
-    files.write_bytes(tmp_path / "pipe", b"x")
-  assert is_pipe(tmp_path / "pipe")
 
 
 def test_a_device_is_written_through_and_stays():
@@ -174,62 +165,7 @@ def test_a_mounted_file_is_written_where_it_is(tmp_path, monkeypatch):
   assert os.listdir(tmp_path) == ["file"]
 
 
-def leave_behind(folder, kind):
-  """Leaves the files of a killed process."""
-  code = (
-    "import os, signal, sys; from tfplace.formats import files\n"
-    f"with files.new_{kind}(sys.argv[1]) as made:\n"
-    "  os.kill(os.getpid(), signal.SIGKILL)\n"
-  )
-  subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_a_killed_process_left_goes_what_is_in_use_stays(tmp_path, kind):
-  leave_behind(tmp_path, kind)
-  (left,) = os.listdir(tmp_path)
-  code = (
-    "import sys; from tfplace.formats import files\n"
-    f"with files.new_{kind}(sys.argv[1]) as made:\n"
-    "  print(flush=True); sys.stdin.read()\n"
-  )
-  with subprocess.Popen(
-    [sys.executable, "-c", code, str(tmp_path)],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-  ) as other:
-    other.stdout.readline()
-    (in_use,) = os.listdir(tmp_path)
-    assert in_use != left
-    files.write_bytes(tmp_path / "out", b"x")
-    assert sorted(os.listdir(tmp_path)) == [in_use, "out"]
-  assert other.returncode == 0
-  assert os.listdir(tmp_path) == ["out"]
-
-
-def test_nothing_that_only_looks_like_remains_is_removed(tmp_path):
-  outside = tmp_path / "outside"
-  outside.mkdir()
-  (outside / "thesis").write_text("x")
-  folder = tmp_path / "folder"
-  folder.mkdir()
-  os.symlink(outside, folder / REMAINS)
-  os.mkfifo(folder / REMAINS.replace("a", "b"))
-  kept = [".tfplace-1.part", f"{REMAINS}.old", REMAINS[1:], "x.part"]
-  for name in kept:
-    (folder / name).write_text("x")
-  before = sorted(os.listdir(folder))
-  files.write_bytes(folder / "out", b"x")
-  assert sorted(os.listdir(folder)) == sorted([*before, "out"])
-  assert os.listdir(outside) == ["thesis"]
-
-
-@pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_folder_takes_the_place_of_another_and_leaves_nothing(
-  tmp_path, can_exchange, monkeypatch
-):
-  if not can_exchange:
-    monkeypatch.setattr(files, "_exchanged", lambda *_: False)
+def test_a_folder_takes_the_place_of_another_and_leaves_nothing(tmp_path):
   target = tmp_path / "target"
   for content in ("first", "second"):
     with files.new_folder(str(tmp_path)) as made:
@@ -241,13 +177,6 @@ def test_a_folder_takes_the_place_of_another_and_leaves_nothing(
 
 
 # Reading.
-
-
-def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, monkeypatch):
-  monkeypatch.setattr(files, "_WRITER_WAIT_S", 0.2)
-  os.mkfifo(tmp_path / "pipe")
-  with pytest.raises(FormatError, match=r"pipe: .*no process writes"):
-    json_file.read_json(tmp_path / "pipe", FORMAT)
 
 
 @pytest.mark.parametrize("name, delay_s", [("pipe", 0.0), ("pipe.gz", 0.1)])

@@ -6,7 +6,7 @@ import pytest
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import core
 from tfplace.learned.decisions import Decisions, group_decisions
-from tfplace.learned.sequence import features, placeto_features, samplers
+from tfplace.learned.sequence import features, placers, placeto_features
 
 
 def small():
@@ -62,7 +62,7 @@ def test_at_most_six_neighbors_count():
 
 
 def test_members_without_a_kernel_go_to_their_fastest_device():
-  sampler = samplers.HierarchicalSampler(None, small())
+  sampler = placers.HierarchicalSampler(None, small())
   # a runs on GPUs only, b everywhere, c on the CPU only.
   found = sampler.follow_groups(
     np.array([[0, 0, 0], [0, 1, 0]]), np.array([[1, 0], [2, 1]])
@@ -128,7 +128,7 @@ def test_episodes_replace_one_group_at_a_time_from_one_start():
     return np.where(decisions.allowed[step], 0.0, -1e9)
 
   decisions = diamond()
-  sampler = samplers.PlacetoSampler(logits, decisions)
+  sampler = placers.PlacetoSampler(logits, decisions)
   sampler.best = np.array([0, 1, 2, 0, 1], np.int32)
   starts = set()
   for seed in range(20):

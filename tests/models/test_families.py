@@ -12,7 +12,7 @@ MEMBERS = range(families.MEMBERS)
 SMALL = {
   "cifar10": {"batch_size": 2, "cells": 1, "filters": 4},
   "ptb": {"units": 8, "vocabulary": 20},
-  "nmt": {"batch_size": 2, "length": 2, "units": 8, "vocabulary": 20},
+  "nmt_family": {"batch_size": 2, "length": 2, "units": 8, "vocabulary": 20},
 }
 
 
@@ -87,16 +87,10 @@ def test_a_recurrent_step_computes_its_nodes():
   np.testing.assert_allclose(actual, two)
 
 
-def test_split_is_24_to_8_without_overlap():
-  train, test = families.split("train"), families.split("test")
-  assert (len(train), len(test)) == (24, 8)
-  assert sorted([*train, *test]) == list(MEMBERS)
-
-
-@pytest.mark.parametrize("family", [slow("ptb"), "nmt"])
+@pytest.mark.parametrize("family", [slow("ptb"), "nmt_family"])
 def test_a_member_trains_and_extracts(family):
   """`cifar10` does in `test_models`: it takes long."""
-  zoo = families.member(family, 31, **SMALL[family])
+  zoo = models.build(family, index=31, **SMALL[family])
   x, y = zoo.sample(0)
   losses = [float(zoo.model.train_on_batch(x, y)) for _ in range(20)]
   assert np.isfinite(losses).all()
@@ -106,16 +100,7 @@ def test_a_member_trains_and_extracts(family):
   assert all(np.nansum(times) > 0 for times in graph.time_us.values())
 
 
-@pytest.mark.parametrize("family", families.FAMILIES)
-def test_a_member_is_the_zoo_model_of_its_index(family):
-  small = SMALL[family]
-  zoo = models.build(families.FAMILIES[family], index=24, **small)
-  member = families.member(family, 24, **small)
-  assert zoo.sizes == member.sizes
-  assert zoo.model.get_config() == member.model.get_config()
-
-
-@pytest.mark.parametrize("name", families.FAMILIES.values())
+@pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("index", [-1, 32])
 def test_an_index_out_of_range_is_named(name, index):
   message = rf"family '{name}' has members 0 to 31, not {index}"
@@ -123,15 +108,8 @@ def test_an_index_out_of_range_is_named(name, index):
     models.build(name, index=index)
 
 
-def test_unknown_family_and_part_list_the_choices():
-  with pytest.raises(ExtractionError, match=r"'mnist'.*cifar10, ptb, nmt"):
-    families.member("mnist", 0)
-  with pytest.raises(ExtractionError, match=r"'all'.*train, test"):
-    families.split("all")
-
-
 def test_a_recurrent_cell_is_saved_and_loaded(tmp_path):
-  zoo = families.member("ptb", 5, **SMALL["ptb"])
+  zoo = models.build("ptb", index=5, **SMALL["ptb"])
   zoo.model.save(tmp_path / "ptb.keras")
   loaded = keras.models.load_model(tmp_path / "ptb.keras")
   words = zoo.sample(0)[0]

@@ -9,7 +9,7 @@ from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.placement import Placement
 from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
-from tfplace.report.names import named_devices, short_names
+from tfplace.report.rows import named_devices, short_names
 from tfplace.report.table import results_table
 
 

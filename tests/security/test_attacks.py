@@ -5,20 +5,15 @@ model is not loaded at all.
 """
 
 import functools
-import itertools
 import os
-import time
 
 import pytest
 import tensorflow as tf
-from tensorflow.core.protobuf import meta_graph_pb2
 
 from tests.testing.hostile_models import (
   DEEDS,
   edited,
   export,
-  of_one,
-  of_one_lazily,
   of_two,
   read_table,
   vocabulary,
@@ -27,8 +22,6 @@ from tests.testing.hostile_models import (
 from tests.testing.slow import SLOW_TESTS
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_saved_model
-
-tf1 = tf.compat.v1
 
 
 def pairs(*parts):
@@ -50,17 +43,6 @@ def test_a_resource_of_tensorflow_2_does_nothing(tmp_path, canary, part, deed):
   assert canary.sings()
 
 
-@pytest.mark.parametrize("deed, part", pairs("main_op", "signature"))
-def test_a_graph_of_tensorflow_1_does_nothing(tmp_path, canary, part, deed):
-  model = of_one_lazily(
-    tmp_path / "model", lambda: DEEDS[deed](canary), part=part
-  )
-  canary.restore()
-  with pytest.raises(ExtractionError, match="--allow_side_effects"):
-    trace_saved_model(model)
-  assert canary.sings()
-
-
 @pytest.mark.parametrize("deed", ["write", "save", "print"])
 def test_what_is_refused_is_real(tmp_path, canary, deed):
   model = of_two(tmp_path / "m", "initialize", lambda: DEEDS[deed](canary))
@@ -68,106 +50,31 @@ def test_what_is_refused_is_real(tmp_path, canary, deed):
   assert not canary.sings()
 
 
-VERSIONS = pytest.mark.parametrize("version", [1, 2])
-
-
-@VERSIONS
-def test_a_table_of_an_asset_is_read(tmp_path, version):
-  model, _ = with_vocabulary(tmp_path, version)
+def test_a_table_of_an_asset_is_read(tmp_path):
+  model, _ = with_vocabulary(tmp_path)
   assert trace_saved_model(model).feeds
 
 
-@VERSIONS
-def test_an_asset_that_is_a_link_to_the_outside_is_refused(
-  tmp_path, canary, version
-):
-  model, asset = with_vocabulary(tmp_path, version)
+def test_an_asset_that_is_a_link_to_the_outside_is_refused(tmp_path, canary):
+  model, asset = with_vocabulary(tmp_path)
   asset.unlink()
   asset.symlink_to(canary.file)
   with pytest.raises(ExtractionError, match=r"asset 'words.txt' lies outside"):
     trace_saved_model(model)
 
 
-@VERSIONS
 @pytest.mark.parametrize("relative", [True, False])
-def test_an_asset_named_outside_is_refused(tmp_path, canary, version, relative):
-  model, _ = with_vocabulary(tmp_path, version)
+def test_an_asset_named_outside_is_refused(tmp_path, canary, relative):
+  model, _ = with_vocabulary(tmp_path)
   path = str(canary.file)
   if relative:
     path = os.path.relpath(path, model / "assets")
 
   def rename(meta_graph):
-    if version == 2:
-      meta_graph.asset_file_def[0].filename = path
-      return
-    collection = meta_graph.collection_def["saved_model_assets"].any_list
-    asset = meta_graph_pb2.AssetFileDef()
-    collection.value[0].Unpack(asset)
-    asset.filename = path
-    collection.value[0].Pack(asset)
+    meta_graph.asset_file_def[0].filename = path
 
   with pytest.raises(ExtractionError, match="lies outside of the model's"):
     trace_saved_model(edited(model, rename))
-
-
-def test_an_asset_s_tensor_has_no_file_of_its_own(tmp_path, canary):
-  # A signature reads a table of the name that only the loader may fill in.
-  model = of_one_lazily(
-    *(tmp_path / "model", read_table),
-    part="signature",
-    assets=[vocabulary(tmp_path)],
-  )
-
-  def rename(meta_graph):
-    node = next(n for n in meta_graph.graph_def.node if n.name == "asset")
-    node.attr["value"].tensor.string_val[:] = [bytes(canary.file)]
-
-  with pytest.raises(ExtractionError, match="placeholder"):
-    trace_saved_model(edited(model, rename))
-
-
-def test_the_checkpoint_s_name_is_the_loader_s(tmp_path, canary):
-  # The initialisation restores from the name that the saver has by itself.
-  def rename(meta_graph):
-    name = meta_graph.saver_def.filename_tensor_name.split(":")[0]
-    nodes = {node.name: node for node in meta_graph.graph_def.node}
-    nodes[name].op = "Const"
-    del nodes[name].input[:]
-    nodes[name].attr["value"].CopyFrom(
-      tf1.AttrValue(tensor=tf.make_tensor_proto(str(canary.file)))
-    )
-    init = meta_graph.collection_def["saved_model_main_op"].node_list
-    init.value[:] = ["save/RestoreV2"]
-
-  model = edited(of_one(tmp_path / "model"), rename)
-  with pytest.raises(ExtractionError, match="placeholder"):
-    trace_saved_model(model)
-
-
-@pytest.mark.parametrize("use", ["saver", "collection"])
-def test_a_restore_op_that_saves_is_refused(tmp_path, canary, use):
-  def swap(meta_graph):
-    node = meta_graph.graph_def.node.add(name="bad", op="Save")
-    for text in (str(canary.file), ["x"], [1.0]):
-      const = meta_graph.graph_def.node.add(
-        name=f"c{len(meta_graph.graph_def.node)}", op="Const"
-      )
-      proto = tf.make_tensor_proto(text)
-      const.attr["value"].tensor.CopyFrom(proto)
-      const.attr["dtype"].type = proto.dtype
-      node.input.append(const.name)
-    node.attr["T"].list.type.append(tf.float32.as_datatype_enum)
-    if use == "saver":
-      meta_graph.saver_def.restore_op_name = "bad"
-    else:
-      meta_graph.collection_def["legacy_init_op"].node_list.value[:] = ["bad"]
-
-  model = edited(of_one(tmp_path / "model"), swap)
-  with pytest.raises(
-    ExtractionError, match=r"'bad' \(Save\) can read or write"
-  ):
-    trace_saved_model(model)
-  assert canary.sings()
 
 
 def test_a_file_s_name_given_by_a_caller_is_no_asset(tmp_path, canary):
@@ -251,26 +158,10 @@ def _in_circles(meta_graph, path):
   ],
 )
 def test_an_argument_that_is_no_asset_names_no_file(tmp_path, canary, attack):
-  model, _ = with_vocabulary(tmp_path, 2)
+  model, _ = with_vocabulary(tmp_path)
   edit = functools.partial(attack, path=str(canary.file))
   with pytest.raises(ExtractionError, match="FromTextFileV2\\) of function"):
     trace_saved_model(edited(model, edit))
-
-
-def test_a_long_graph_is_judged_in_linear_time(tmp_path):
-  """Builds a graph whose nodes all follow from one that saves, last first."""
-  model = of_one(tmp_path / "model")
-
-  def add(meta_graph):
-    names = [f"n{i}" for i in range(20_000)]
-    for name, source in itertools.pairwise([*names, "save/SaveV2"]):
-      node = meta_graph.graph_def.node.add(name=name, op="NoOp")
-      node.input.append(f"^{source}")
-
-  start = time.process_time()
-  assert trace_saved_model(edited(model, add)).variables
-  # About 1 s; each with all before it would take minutes.
-  assert time.process_time() - start < 30
 
 
 def test_a_graph_is_loaded_as_it_was_checked(tmp_path, canary, monkeypatch):

@@ -12,8 +12,6 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_saved_model
 from tfplace.extraction.safety import safe_loading
 
-tf1 = tf.compat.v1
-
 
 def _words(tmp_path):
   path = tmp_path / "words.txt"
@@ -84,47 +82,12 @@ def _without_objects(tmp_path, folder):
     file.write(content.SerializeToString())
 
 
-def _of_one(tmp_path, folder, partitioner=None, with_table=False):
-  with tf.Graph().as_default(), tf1.Session() as session:
-    words = tf1.placeholder(tf.string, (None,), name="words")
-    rows = tf.strings.length(words)
-    if with_table:
-      init = tf.lookup.TextFileInitializer(
-        _words(tmp_path),
-        *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
-        *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
-      )
-      rows = tf.lookup.StaticHashTable(init, 0).lookup(words)
-    w = tf1.get_variable("w", (10, 2), partitioner=partitioner)
-    y = tf.nn.embedding_lookup(w, rows)
-    session.run(tf1.global_variables_initializer())
-    signature = tf1.saved_model.predict_signature_def({"x": words}, {"y": y})
-    builder = tf1.saved_model.Builder(folder)
-    builder.add_meta_graph_and_variables(
-      *(session, ["serve"], {"serving_default": signature}),
-      assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
-      main_op=tf1.tables_initializer(),
-    )
-    builder.save()
-
-
-def _partitioned(tmp_path, folder):
-  _of_one(tmp_path, folder, tf1.fixed_size_partitioner(2))
-
-
-def _table_of_one(tmp_path, folder):
-  _of_one(tmp_path, folder, with_table=True)
-
-
 MODELS = {
   "keras with a vocabulary": _keras_lookup,
   "table with a saver": _mutable_table,
   "custom gradient": _custom_gradient,
   "trained": _trained,
   "loaded and saved": _loaded_and_saved,
-  "without objects": _without_objects,
-  "TensorFlow 1": _partitioned,
-  "TensorFlow 1 with a vocabulary": _table_of_one,
 }
 
 
@@ -140,6 +103,14 @@ def test_an_honest_model_loads_with_its_values(tmp_path, model):
   values = [[v.value for v in t.variables.values()] for t in (strict, free)]
   for mine, theirs in zip(*values, strict=True):
     np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_model_of_tensorflow_1_needs_trust(tmp_path):
+  folder = str(tmp_path / "model")
+  _without_objects(tmp_path, folder)
+  with pytest.raises(ExtractionError, match="is of TensorFlow 1"):
+    trace_saved_model(folder)
+  assert trace_saved_model(folder, allow_side_effects=True).variables
 
 
 def test_a_table_of_an_asset_holds_its_words(tmp_path):

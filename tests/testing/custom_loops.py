@@ -20,7 +20,6 @@ MICROBATCHES = 3
 PLACED = {"strategy": "m_etf", "budget_s": 1, "costs": "estimated"}
 _RNG = np.random.default_rng(0)
 X, OTHER = _RNG.normal(size=(2, EXAMPLES, 6)).astype("float32")
-LABELS = _RNG.integers(0, 4, EXAMPLES)
 
 
 def _dense(name, *units):
@@ -44,12 +43,6 @@ def build_vae(model):
   model.seeds = keras.random.SeedGenerator(3)
 
 
-def build_distillation(model):
-  model.teacher = _dense("teacher", 16, 4)
-  model.teacher.trainable = False
-  model.student = _dense("student", 8, 4)
-
-
 def build_gan(model):
   model.discriminator = _dense("discriminator", 8, 1)
   model.generator = _of_codes("generator", 6)
@@ -68,13 +61,11 @@ def build_contrastive(model):
 
 BUILDERS = {
   "vae": build_vae,
-  "distillation": build_distillation,
   "gan": build_gan,
   "contrastive": build_contrastive,
 }
 DATA = {
   "vae": (X,),
-  "distillation": (X, LABELS),
   "gan": (X,),
   "contrastive": (X, OTHER),
 }
@@ -91,11 +82,7 @@ def built(example, step_class):
   keras.utils.set_random_seed(5)
   with fresh_names():
     model = Net()
-  options = {}
-  if example == "distillation":
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    options = {"loss": loss, "metrics": ["accuracy"]}
-  model.compile(keras.optimizers.SGD(0.1), jit_compile=False, **options)
+  model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
   if example != "gan":  # else `fit` traces the step twice
     model.optimizer.build(model.trainable_variables)
   return model
@@ -263,6 +250,5 @@ def check(page):
   tf.config.set_logical_device_configuration(cpu, devices)
   check_pair("vae", page["VAE"], page["SplitVAE"])
   assert_unsplit("vae", page["VAE"])
-  check_pair("distillation", page["Distiller"], page["SplitDistiller"])
   check_gan(page)
   check_contrastive(page)

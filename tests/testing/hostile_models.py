@@ -6,7 +6,6 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.trackable import resource
 
-tf1 = tf.compat.v1
 raw = tf.raw_ops
 LOOKUP = {"key_dtype": tf.string, "value_dtype": tf.int64}
 
@@ -108,57 +107,6 @@ def of_two(folder, part, deed):
   return export(folder, module)
 
 
-def of_one(folder, deed=None, part="main_op", assets=()):
-  """A SavedModel of TensorFlow 1 that adds a variable to a number.
-
-  Args:
-    folder: where it will be.
-    deed: op or tensor that does something; None for none.
-    part: that needs it: "main_op", "signature" or "restore".
-    assets: file names in the collection of assets.
-  """
-  with tf.Graph().as_default(), tf1.Session() as session:
-    x = tf1.placeholder(tf.float32, (2,), name="x")
-    w = tf1.get_variable("w", (2,), use_resource=True)
-    names = [tf.constant(str(path), name="asset") for path in assets]
-    for name in names:
-      tf1.add_to_collection(tf1.GraphKeys.ASSET_FILEPATHS, name)
-    acts = [deed(*names)] if deed else []
-    acts = [act for act in acts if act is not None]
-    with tf.control_dependencies(acts if part == "signature" else []):
-      y = tf.add(x, w, name="y")
-    session.run(w.initializer)
-    builder = tf1.saved_model.Builder(str(folder))
-    builder.add_meta_graph_and_variables(
-      session,
-      ["serve"],
-      signature_def_map={
-        "serving_default": tf1.saved_model.predict_signature_def(
-          {"x": x}, {"y": y}
-        )
-      },
-      assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
-      main_op=tf.group(*acts) if part == "main_op" else None,
-    )
-    builder.save()
-  return folder
-
-
-def of_one_lazily(folder, deed, **options):
-  """Same as `of_one`, with the last op that the deed adds."""
-
-  def act(*names):
-    before = set(tf1.get_default_graph().get_operations())
-    deed(*names)
-    return next(
-      op
-      for op in reversed(tf1.get_default_graph().get_operations())
-      if op not in before
-    )
-
-  return of_one(folder, act, **options)
-
-
 def edited(folder, edit):
   """Edits the main file of a SavedModel."""
   path = folder / "saved_model.pb"
@@ -174,19 +122,16 @@ def vocabulary(tmp_path):
   return words
 
 
-def with_vocabulary(tmp_path, version):
+def with_vocabulary(tmp_path):
   """A SavedModel with a table of an asset, and its asset."""
   words = vocabulary(tmp_path)
-  if version == 1:
-    model = of_one_lazily(tmp_path / "model", read_table, assets=[words])
-  else:
-    module = tf.Module()
-    init = tf.lookup.TextFileInitializer(
-      str(words),
-      *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
-      *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
-    )
-    module.table = tf.lookup.StaticVocabularyTable(init, num_oov_buckets=1)
-    model = export(tmp_path / "model", module)
+  module = tf.Module()
+  init = tf.lookup.TextFileInitializer(
+    str(words),
+    *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
+    *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
+  )
+  module.table = tf.lookup.StaticVocabularyTable(init, num_oov_buckets=1)
+  model = export(tmp_path / "model", module)
   words.unlink()  # the model has its own copy
   return model, model / "assets" / "words.txt"

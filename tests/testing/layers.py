@@ -26,5 +26,5 @@ ALLOWED = {
   },
   "measure": {"core", "formats", "extraction", "cost", "simulate"},
   "keras": {"core", "formats", "extraction", "plan", "simulate"},
-  "report": {"core", "formats", "simulate", "bounds", "placers"},
+  "report": {"core", "formats", "simulate"},
 }

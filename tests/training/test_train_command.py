@@ -220,7 +220,6 @@ MEASURED = "--graphs= --models=nmt --reward=measure "
     ),
     (f"{MEASURED}--cluster=k80x2", ["workers:N", "k80x2"]),
     (f"{MEASURED}--cluster=workers:2,workers:3", ["one", "workers:3"]),
-    (f"{MEASURED}--cluster=workers:2 --families=ptb", ["simulator"]),
   ],
 )
 @train_commands.needs_extra_train

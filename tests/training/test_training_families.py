@@ -1,39 +1,11 @@
-"""Tasks of tfplace-train: members, and microbatched steps."""
+"""Tasks of tfplace-train: models and microbatched steps."""
 
-import pytest
 from absl import flags
 
-from tfplace.bin import cli, training_graphs
-from tfplace.models import families, zoo
+from tfplace.bin import training_graphs
 
 
-def test_only_members_that_train_are_listed():
-  with pytest.raises(cli.UsageError, match="'ptbb' is none of cifar10, ptb"):
-    training_graphs._members(["ptbb"], 24)
-  members = training_graphs._members(["ptb", "nmt"], 24)
-  assert len(members) == len(set(members)) == 2 * families.TRAINING
-  assert ("nmt_family", "index=0") in members
-  for index in families.split("test"):
-    assert ("ptb", f"index={index}") not in members
-
-
-def test_the_training_split_has_no_row_of_the_published_tables():
-  rows = {
-    ("rnnlm", 2), ("rnnlm", 4), ("rnnlm", 8),
-    ("gnmt", 2), ("gnmt", 4), ("gnmt", 8),
-    ("transformer_xl", 2), ("transformer_xl", 4), ("transformer_xl", 8),
-  }  # fmt: skip
-  for model, sizes in families.TRAINING_SPLIT:
-    assert model in zoo.MODELS
-    assert model not in ("wavenet", "amoebanet_d", "nasnet")
-    assert (model, sizes.get("layers")) not in rows
-  listed = training_graphs._split(True)
-  assert ("rnnlm", "layers=3,length=20") in listed
-  assert len(listed) == len(families.TRAINING_SPLIT)
-  assert training_graphs._split(False) == []
-
-
-def test_a_member_is_extracted_once_and_named(tmp_path, monkeypatch):
+def test_a_model_is_extracted_once_and_named(tmp_path, monkeypatch):
   """The command that extracts is replaced: it copies a tiny graph."""
   from tests.testing import policy_problems
   from tfplace import formats
@@ -50,10 +22,10 @@ def test_a_member_is_extracted_once_and_named(tmp_path, monkeypatch):
 
   monkeypatch.setattr(training_graphs.subprocess, "run", run)
   cluster = ("k80x2", policy_problems.gpus(2))
-  given = (str(tmp_path), [], "ptb", "index=3", *cluster)
+  given = (str(tmp_path), [], "ptb", *cluster)
   names = [training_graphs._extracted(*given).name for _ in range(2)]
-  assert names == ["ptb.index=3"] * 2
-  assert len(commands) == 1 and "--model_sizes=index=3" in commands[0]
+  assert names == ["ptb"] * 2
+  assert len(commands) == 1 and "--model=ptb" in commands[0]
   assert not list((tmp_path / "graphs").glob("*.part.*"))
 
 

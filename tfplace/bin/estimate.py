@@ -17,7 +17,7 @@ from tfplace.plan import estimate as estimates
 from tfplace.plan import sources as plan_sources
 from tfplace.plan.estimate.cards import cluster_card
 from tfplace.report import page
-from tfplace.report.estimate_tables import estimate_tables
+from tfplace.report.table import estimate_tables
 
 if TYPE_CHECKING:
   from tfplace.plan.estimate.cards import Card

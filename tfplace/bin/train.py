@@ -38,10 +38,7 @@ _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
 # Share of the time of such a run for a search for placements to change.
 _SEARCH_SHARE = 0.2
 # Strategies that a flag applies to.
-_STRATEGIES_OF = {
-  "search_evaluations": ("gdp", "placeto", "hierarchical", "rnn"),
-  "elite": ("gdp", "ordered", "hierarchical", "rnn"),
-}
+_STRATEGIES_OF = {"elite": ("gdp", "ordered", "hierarchical", "rnn")}
 # Fields of the configuration with a flag of their name.
 _REQUESTED = [
   field.name
@@ -99,11 +96,6 @@ def _define_numbers(values: flags.FlagValues) -> None:
     "iterations": (0, "PPO iterations, each on the next graph."),
     "imitation_steps": (0, "Imitation steps per graph, before PPO."),
     "samples": (2, "Placements sampled per iteration."),
-    "search_evaluations": (
-      0,
-      "Evaluations of annealing to improve the target of imitation; not for"
-      " ordered.",
-    ),
     "checkpoint_every": (1, "Iterations between checkpoints."),
     "seed": (0, "Seed of all random choices."),
   }
@@ -228,11 +220,9 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
       "--reward=measure needs one cluster of real devices (workers:N or gpus),"
       f" not --cluster={','.join(values.cluster)}"
     )
-  others = [name for name in training_graphs.SOURCES if name != "models"]
-  if any(values[name].value for name in others):
+  if values.graphs:
     raise cli.UsageError(
-      "--reward=measure runs --models; --graphs have only costs, and --families"
-      " and --training_split are for pre-training in the simulator"
+      "--reward=measure runs --models; --graphs have costs only"
     )
   step = microbatch_flags.config(values)
   if not (step.is_whole and step.recompute.is_none):
@@ -288,8 +278,6 @@ def _run(values: flags.FlagValues, until: float) -> None:
     ) as (problems, make_evaluator):
       _train(values, problems, until, make_evaluator=make_evaluator)
     return
-  if values.families or values.training_split:
-    training_process.enter_training_process()  # Their lists load TensorFlow.
   problems = list(training_graphs.problems(values))
   training_process.enter_training_process()
   if values.dask is None:

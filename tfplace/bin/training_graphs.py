@@ -17,7 +17,7 @@ from tfplace.bin import cli, microbatch_flags, sources
 from tfplace.errors import TrainingError
 from tfplace.learned import training_process
 
-SOURCES = ("models", "families", "training_split", "graphs")
+SOURCES = ("models", "graphs")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -26,18 +26,6 @@ def define(values: flags.FlagValues) -> None:
     "models",
     [],
     "Models of the zoo, such as inception_v3,nmt, or Keras files (.keras).",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "families",
-    [],
-    "Synthetic families (cifar10, ptb, nmt); their training members are used.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "training_split",
-    False,
-    "Add models of the published tables in other sizes.",
     flag_values=values,
   )
   flags.DEFINE_list(
@@ -51,13 +39,6 @@ def define(values: flags.FlagValues) -> None:
     [],
     "Devices: a preset such as k80x2, or a tfplace.cluster.v1 file. With"
     " several values, each graph is placed on each cluster.",
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    "members",
-    24,
-    "Number of training members of each family.",
-    lower_bound=1,
     flag_values=values,
   )
   microbatch_flags.define_flags(values)
@@ -81,12 +62,10 @@ def check_microbatches(values: flags.FlagValues) -> None:
     flag = f"--max_in_flight={microbatches.max_in_flight}"
   else:
     return
-  extracted = ("models", "families", "training_split")
-  if not any(values[name].value for name in extracted):
+  if not values.models:
     raise cli.UsageError(
-      f"{flag} is for the steps of"
-      f" {', '.join(f'--{name}' for name in extracted)}; the graphs of"
-      " --graphs were traced already: split them with tfplace-extract"
+      f"{flag} is for the steps of --models; the graphs of --graphs were traced"
+      " already: split them with tfplace-extract"
     )
   microbatch_flags.check_given(values)
 
@@ -115,55 +94,15 @@ def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
   """Yields a function per graph that loads it with the costs of a cluster."""
   for path in _graph_files(values.graphs):
     yield functools.partial(_loaded, path)
-  models = [(model, "") for model in values.models]
-  for model, sizes in (
-    *models,
-    *_members(values.families, values.members),
-    *_split(values.training_split),
-  ):
-    yield functools.partial(
-      _extracted,
-      values.checkpoint_dir,
-      microbatch_flags.arguments(values),
-      model,
-      sizes,
-    )
+  for model in values.models:
+    arguments = microbatch_flags.arguments(values)
+    yield functools.partial(_extracted, values.checkpoint_dir, arguments, model)
 
 
 def _loaded(
   path: str, unused_name: str, unused_cluster: core.Cluster
 ) -> core.OpGraph:
   return formats.load_graph(path)
-
-
-def _members(names: Sequence[str], number: int) -> list[tuple[str, str]]:
-  """Returns names and sizes of the families' training members."""
-  if not names:
-    return []
-  from tfplace.models import families  # Imports TensorFlow.
-
-  for name in names:
-    if name not in families.FAMILIES:
-      raise cli.UsageError(
-        f"--families: {name!r} is none of {', '.join(families.FAMILIES)}"
-      )
-  return [
-    (families.FAMILIES[name], f"index={index}")
-    for name in names
-    for index in families.split("train")[:number]
-  ]
-
-
-def _split(is_wanted: bool) -> list[tuple[str, str]]:
-  """Returns names and sizes of the models of the training split."""
-  if not is_wanted:
-    return []
-  from tfplace.models import families  # Imports TensorFlow.
-
-  return [
-    (model, ",".join(f"{name}={size}" for name, size in sizes.items()))
-    for model, sizes in families.TRAINING_SPLIT
-  ]
 
 
 def _graph_files(patterns: Sequence[str]) -> list[str]:
@@ -180,7 +119,6 @@ def _extracted(
   folder: str,
   arguments: Sequence[str],
   model: str,
-  sizes: str,
   cluster_name: str,
   cluster: core.Cluster,
 ) -> core.OpGraph:
@@ -189,15 +127,14 @@ def _extracted(
   The graph is stored beside the checkpoints, so that a resumed run uses the
   same one. Clusters with the same hardware share a file.
   """
-  parts = [os.path.basename(model), sizes, *(flag[2:] for flag in arguments)]
-  name = ".".join(part for part in parts if part)
+  parts = [os.path.basename(model), *(flag[2:] for flag in arguments)]
+  name = ".".join(parts)
   path = os.path.join(folder, "graphs", f"{name}.{_hardware(cluster)}.json.gz")
   if not os.path.exists(path):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     kind = "keras_model" if model.endswith(".keras") else "model"
     command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
     command += [f"--cluster={cluster_name}", f"--output={path}"]
-    command += [f"--model_sizes={sizes}"] if sizes else []
     command += arguments
     with cli.showing_progress(f"Extracting {name}"):
       done = subprocess.run(

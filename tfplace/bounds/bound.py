@@ -24,23 +24,12 @@ from tfplace.core.problem import Problem
 SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
 
 
-@dataclasses.dataclass(frozen=True)
-class BoundConfig:
-  """Effort of a proof; all defaults were chosen by trial."""
-
-  # Numbers of ops to look back for serial work. The first is always tried. Each
-  # further one takes several times as long and gains little more.
-  reaches: tuple[int, ...] = (32, 128, 512)
-  # Number of ops from which `large_reaches` replaces `reaches`.
-  large_ops: int = 20_000
-  large_reaches: tuple[int, ...] = (8, 32, 128)
-  # Number of ops from which a pilot run estimates the time of the first reach.
-  pilot_ops: int = 5_000
-  # Share of a search budget for the bound.
-  budget_share: float = 0.25
-
-
-_CONFIG = BoundConfig()
+# Numbers of ops to look back for serial work, also of large graphs; a longer
+# reach takes several times as long and gains little more. All by trial.
+_REACH, _LARGE_REACH, _LARGE_OPS = 32, 8, 20_000
+# Number of ops from which a pilot run estimates the time.
+_PILOT_OPS = 5_000
+_BUDGET_SHARE = 0.25  # of a search, for the bound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,16 +52,14 @@ class Bound:
   seconds: float
 
 
-def lower_bound(
-  problem: Problem, limit_s: float = 0.0, at_most_s: float = math.inf
-) -> Bound:
+def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
   """Proves a lower bound of the step time of every feasible placement.
 
+  The effort is equal on all machines: one to two seconds at 10,000 ops.
+
   Args:
-    limit_s: seconds to spend on further improvement. 0 means a fixed effort,
-      equal on all machines, of one to two seconds at 10,000 ops.
-    at_most_s: estimated limit of the fixed effort in seconds. If it does not
-      suffice, the result is the bound proven so far.
+    at_most_s: estimated limit in seconds. If it does not suffice, the result is
+      the bound proven so far.
   """
   began = time.perf_counter()
   found = {SIMPLE: problem.simple_bound_us}
@@ -80,35 +67,24 @@ def lower_bound(
   if num_ops:
     relaxed = relax(problem)
     found[WORK], price = work_prices(relaxed, limit_s=at_most_s / 3)
-    is_large = num_ops > _CONFIG.large_ops
-    reaches = _CONFIG.large_reaches if is_large else _CONFIG.reaches
-    pilot = (0,) if num_ops > _CONFIG.pilot_ops and at_most_s < math.inf else ()
-    before, took_s = 0, 0.0
-    for reach in (*pilot, *reaches):
+    reach = _LARGE_REACH if num_ops > _LARGE_OPS else _REACH
+    pilot = (0,) if num_ops > _PILOT_OPS and at_most_s < math.inf else ()
+    took_s = 0.0
+    for each in (*pilot, reach):
       left_s = at_most_s - (time.perf_counter() - began)
       # The time grows in proportion to the reach.
-      if left_s <= 0 or took_s * reach / max(before, 2) > left_s:
+      if left_s <= 0 or took_s * each / 2 > left_s:
         break
-      took_s = _windows(relaxed, price, reach, found, left_s / 3)
-      before = reach
-      if reach and time.perf_counter() - began > limit_s / 3:
-        break
+      took_s = _windows(relaxed, price, each, found, left_s / 3)
   safe = {k: v * (1 - ROUNDING) for k, v in found.items() if np.isfinite(v)}
   safe[SIMPLE] = found[SIMPLE]
   argument = max(safe, key=lambda key: safe[key])
   return Bound(safe[argument], argument, safe, time.perf_counter() - began)
 
 
-def tightened(
-  problem: Problem, limit_s: float = 0.0, at_most_s: float = math.inf
-) -> Problem:
-  """Returns the problem with its proven bound raised by `lower_bound`.
-
-  The arguments are those of `lower_bound`.
-  """
-  proven_us = max(
-    problem.proven_us, lower_bound(problem, limit_s, at_most_s).us
-  )
+def tightened(problem: Problem, at_most_s: float = math.inf) -> Problem:
+  """Returns the problem with its proven bound raised by `lower_bound`."""
+  proven_us = max(problem.proven_us, lower_bound(problem, at_most_s).us)
   return dataclasses.replace(problem, proven_us=proven_us)
 
 
@@ -121,7 +97,7 @@ def tightened_within(
   """
   warm_up()
   began = time.perf_counter()
-  problem = tightened(problem, at_most_s=_CONFIG.budget_share * budget_s)
+  problem = tightened(problem, at_most_s=_BUDGET_SHARE * budget_s)
   took_s = time.perf_counter() - began
   return problem, max(budget_s - took_s, budget_s / 2)
 

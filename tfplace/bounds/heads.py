@@ -11,7 +11,6 @@ import heapq
 
 import numpy as np
 
-from tfplace.bounds.locality import latest_impossible, relax_edge
 from tfplace.bounds.relaxed import Flow, Relaxed, flow_of, least_end
 from tfplace.bounds.work import priced_work
 from tfplace.simulate.jit import Index, allocating, allocating_helper
@@ -217,12 +216,6 @@ def raise_by_series(
       count += 1
   spare = flow.spare_us[root, c]
   least = _forced(at[:count], start[:count], work[:count], spare, head[root, c])
-  at[:count] = np.inf
-  most = _forced(at[:count], start[:count], work[:count], spare, least)
-  if least < most and most < np.inf:
-    least = latest_impossible(
-      flow, head, root, c, ops, place, near, far, least, most
-    )
   head[root, c] = least
   place[ops] = -1
 
@@ -261,7 +254,7 @@ def _gather(
           queue,
           (-least_end(flow, head, u), -flow.rank[u], np.int64(u)),
         )
-      relax_edge(flow, op, c, root, i, near, far)
+      _relax_edge(flow, op, c, root, i, near, far)
     if len(queue) == 0 or count == reach or size == len(found):
       break
     op = heapq.heappop(queue)[2]
@@ -273,6 +266,51 @@ def _gather(
   for item in queue:
     place[item[2]] = -1
   return size
+
+
+@allocating_helper
+def _relax_edge(
+  flow: Flow,
+  op: Index,
+  c: int,
+  root: int,
+  edge: int,
+  near: np.ndarray,
+  far: np.ndarray,
+) -> None:
+  """Propagates the path times from `op` to the root over an edge into `op`.
+
+  The root is on class c. `near[w]` is the least time from the end of w to the
+  start of the root if both share a device, `far[w, k]` if w is on another
+  device, of class k.
+  """
+  num_classes = far.shape[1]
+  u = flow.before[edge]
+  together = flow.group_of[u] == flow.group_of[op]
+  size = flow.num_bytes[edge]
+  at_root = op == root
+  stay = flow.gap_us[edge, c]
+  if not at_root:
+    stay += flow.time_us[op, c] + near[op]
+  best = stay
+  if not together and not at_root:
+    for k in range(num_classes):
+      way = arrival_us(flow.links, 0.0, size, c, k)
+      best = min(best, way + flow.time_us[op, k] + far[op, k])
+  near[u] = max(near[u], best)
+  for k in range(num_classes):
+    best = np.inf
+    if not together:
+      best = arrival_us(flow.links, 0.0, size, k, c)
+      if not at_root:
+        best += flow.time_us[op, c] + near[op]
+    if not at_root:
+      best = min(best, flow.gap_us[edge, k] + flow.time_us[op, k] + far[op, k])
+      if not together:
+        for j in range(num_classes):
+          way = arrival_us(flow.links, 0.0, size, k, j)
+          best = min(best, way + flow.time_us[op, j] + far[op, j])
+    far[u, k] = max(far[u, k], best)
 
 
 @allocating_helper

@@ -16,7 +16,6 @@ from tfplace.core.argument_checks import (
 )
 from tfplace.core.units import num_bytes
 from tfplace.errors import FormatError, shown
-from tfplace.lazy import call_provided
 
 CPU = "CPU"  # Kind of CPUs; `CPU-<name>` where there are several.
 NO_CHANNEL = -1  # Entry of `Cluster.channel` for a missing link.
@@ -160,9 +159,6 @@ class Cluster:
           f"cluster {self.name!r}: duplicate link {link.src!r} -> {link.dst!r}"
         )
       seen.add((link.src, link.dst))
-
-  def _repr_html_(self) -> str:
-    return call_provided("cluster_html", self)
 
   @property
   def num_devices(self) -> int:

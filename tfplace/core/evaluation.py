@@ -76,9 +76,6 @@ class Evaluation:
     """Writes `tfplace.evaluation.v1` atomically."""
     call_provided("save_evaluation", self, path)
 
-  def _repr_html_(self) -> str:
-    return call_provided("evaluation_html", self)
-
 
 @dataclasses.dataclass(frozen=True)
 class HistoryPoint:
@@ -132,6 +129,3 @@ class Result:
   def order(self) -> str:
     """Execution order of ready ops."""
     return self.placement.problem.order
-
-  def _repr_html_(self) -> str:
-    return call_provided("result_html", self)

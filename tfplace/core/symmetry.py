@@ -96,10 +96,3 @@ def likeliest(
     _, rename = optimize.linear_sum_assignment(score, maximize=True)
     result[row] = rename[chosen]
   return result
-
-
-def named_like(
-  choices: np.ndarray, other: np.ndarray, classes: np.ndarray
-) -> np.ndarray:
-  """Renames devices within classes to agree best with [N] `other`."""
-  return likeliest(choices[None], np.eye(len(classes))[other], classes)[0]

@@ -27,14 +27,11 @@ class Method:
     proposer: "module:function" from a `Problem` and a policy's directory (None
       for the shipped one) to a `placers.search.guide.Proposer`, which the
       placer takes as `proposer`; None if the method has none.
-    functions: Functions of an exported policy and their arguments. A SavedModel
-      with other functions or dtypes is not loaded; shapes are not checked.
   """
 
   placer: str
   learner: str
   version: int
-  functions: Mapping[str, Signature]
   proposer: str | None = None
 
 

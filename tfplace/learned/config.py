@@ -44,7 +44,6 @@ class TrainConfig:
       where None keeps all groups.
     imitation_steps: Gradient steps of imitation per graph; with 0, the run
       starts with reinforcement learning.
-    search_evaluations: Evaluations of annealing for the imitation target.
     search_s: Of policies that change placements: seconds of a last search for
       one, per problem. A resumed run keeps what the first one found.
     iterations: Iterations of reinforcement learning, each on one graph in turn.
@@ -66,7 +65,6 @@ class TrainConfig:
   network: Any = None
   max_decisions: tuple[int | None, ...] = None  # type: ignore[assignment]
   imitation_steps: int = None  # type: ignore[assignment]
-  search_evaluations: int = 0
   search_s: float = 0.0
   iterations: int = 200
   samples: int = 16

@@ -300,17 +300,10 @@ def greedy_and_samples(
   `logits` are [N, choices]. Inverse transform sampling takes one random number
   per decision, where `sample` takes one per decision and choice.
   """
-  count, choices = logits.shape
   weight = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
   bound = np.cumsum(weight, axis=1)
   bound /= bound[:, -1:]
-  row = np.arange(count)
-  # Concatenated rows, each above the previous one, are sorted, so that one
-  # search covers all of them.
-  edges = (bound + row[:, None]).ravel()
-  result = np.empty((samples + 1, count), np.int64)
-  result[0] = logits.argmax(axis=1)
-  for row_choices in result[1:]:
-    at = np.searchsorted(edges, rng.random(count) + row, side="right")
-    row_choices[:] = np.minimum(at - row * choices, choices - 1)
-  return result.astype(np.int32)
+  rows = [logits.argmax(axis=1)]
+  for _ in range(samples):
+    rows.append((bound <= rng.random((len(logits), 1))).sum(axis=1))
+  return np.stack(rows).astype(np.int32)

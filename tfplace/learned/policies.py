@@ -36,22 +36,19 @@ class Policy:
     info: Content of its `policy.json`.
 
   Raises:
-    TrainingError: The policy cannot be loaded or was not exported by tfplace.
-      In the latter case none of its code has run.
+    TrainingError: The policy cannot be loaded, or loading would have side
+      effects.
   """
 
   def __init__(self, directory: pathlib.Path, info: Mapping[str, Any]) -> None:
     # TensorFlow takes seconds to import, so it is imported only to run a
     # policy.
     from tfplace.extraction.safety import safe_loading
-    from tfplace.learned import export
 
     self.info = info
     self._path = path = str(directory)
     try:
-      self._module = safe_loading.load(
-        path, lambda graph: export.check_policy(graph, info["strategy"], path)
-      )
+      self._module = safe_loading.load(path)
     except ExtractionError as error:
       raise TrainingError(
         f"policy {path!r} cannot be loaded: {error}"
@@ -102,7 +99,9 @@ class Policy:
 
     try:
       result = getattr(self._module, function)(*map(tf.constant, arrays))
-    except (tf.errors.OpError, TypeError, ValueError) as error:
+    except (
+      *(AttributeError, tf.errors.OpError, TypeError, ValueError),
+    ) as error:
       raise TrainingError(
         f"policy {self._path!r} does not run with the sizes of its"
         f" {policy_format.INFO_FILE}: {error}"

@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 
 from tfplace.errors import FormatError, TrainingError, shown
-from tfplace.formats import files, json_file
+from tfplace.formats import codec, files, json_file
 from tfplace.learned import find_method
 
 FORMAT = "tfplace.policy.v1"
 INFO_FILE = "policy.json"
 PLACEMENTS = "placements"  # Folder of the best placements of the training.
 _MOST_BYTES = 1 << 20  # Shipped policies have 2,000.
-_MOST_SIZE = 4096  # Units or layers of a network; shipped ones have 64.
 _MOST_AXES = 64  # Shipped policies have 3.
-_MOST_DECISIONS = 1 << 24
 # All that an exported policy contains.
 _CONTENT = re.compile(
   rf"{re.escape(INFO_FILE)}|(saved_model|fingerprint)\.pb|assets"
@@ -50,6 +48,17 @@ class PolicyInputs:
       field.name: getattr(self, field.name)
       for field in dataclasses.fields(self)  # type: ignore[arg-type]
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Info:
+  """Content of `policy.json`; see `Exportable`."""
+
+  strategy: str
+  features: int
+  network: Mapping[str, Any]
+  weights: int
+  decisions: Sequence[int | None] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,9 +119,13 @@ def read_info(
       f" {shown(info.get('features'))}; this tfplace has {version}"
     )
   try:
-    _check_info(info)
+    axes = codec.from_json(_Info, info, "the file").network.get("axes", 0)
   except FormatError as error:
     raise TrainingError(f"{path}: {error}") from error
+  if type(axes) is not int or not 0 <= axes <= _MOST_AXES:
+    raise TrainingError(
+      f"{path}: network: axes: {shown(axes)} is not from 0 to {_MOST_AXES}"
+    )
   return info
 
 
@@ -121,35 +134,6 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     return json_file.read_json(path, FORMAT, _MOST_BYTES)
   except FormatError as error:
     raise TrainingError(str(error)) from error
-
-
-def _check_info(info: Mapping[str, Any]) -> None:
-  """Checks the types and sizes of the values that loading a policy uses."""
-  network = json_file.as_object(
-    json_file.required(info, "network", "the file"), "network"
-  )
-  for name, value in network.items():
-    if name == "types":
-      for op_type in json_file.as_list(value, "network: types"):
-        json_file.as_name(op_type, "network: types")
-    elif value is not None:
-      json_file.as_number(_unless_bool(value), f"network: {name}", _MOST_SIZE)
-  _check_whole(network.get("axes", 0), 0, _MOST_AXES, "network: axes")
-  for number in json_file.as_list(info.get("decisions") or [], "decisions"):
-    if number is not None:
-      _check_whole(number, 1, _MOST_DECISIONS, "decisions")
-
-
-def _unless_bool(value: Any) -> Any:
-  return int(value) if isinstance(value, bool) else value
-
-
-def _check_whole(value: Any, least: int, most: int, where: str) -> None:
-  whole = isinstance(value, int) and not isinstance(value, bool)
-  if not (whole and least <= value <= most):
-    raise FormatError(
-      f"{where}: {shown(value)} is not a whole number from {least} to {most}"
-    )
 
 
 def check_export_dir(directory: str | os.PathLike[str]) -> None:

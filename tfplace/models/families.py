@@ -1,16 +1,13 @@
-"""Families of models for pre-training, and the training configurations.
+"""Families of models for pre-training.
 
 The families follow Placeto's three sets of 32 graphs each (arXiv 1906.08879).
 `cifar10` and `ptb` are random cells of an architecture search. `nmt` is a
 translation model in 32 sizes. Placeto's own graphs are not published; each
-member here is sampled from its index alone. `TRAINING_SPLIT` contains models of
-the published tables in sizes that no table row uses. WaveNet, AmoebaNet and
-NASNet are left out as holdout models.
+member here is sampled from its index alone.
 """
 
 import itertools
 import zlib
-from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -19,7 +16,6 @@ from tfplace.errors import ExtractionError
 from tfplace.models.image_cells import Cell, CellNetwork, Edge
 from tfplace.models.image_models import classifier
 from tfplace.models.lstm import Sampler
-from tfplace.models.zoo import ZooModel, build
 
 MEMBERS = 32  # members per family, as in Placeto (arXiv 1906.08879)
 
@@ -35,51 +31,6 @@ def generator(family: str, index: int) -> np.random.Generator:
       f"family {family!r} has members 0 to {MEMBERS - 1}, not {index}"
     )
   return np.random.default_rng((zlib.crc32(family.encode()), index))
-
-
-TRAINING = 24  # training members; the remaining members are for testing
-
-# Family -> name in the zoo.
-FAMILIES: Mapping[str, str] = {
-  "cifar10": "cifar10",
-  "ptb": "ptb",
-  "nmt": "nmt_family",
-}
-_PARTS = {"train": range(TRAINING), "test": range(TRAINING, MEMBERS)}
-
-
-def member(
-  family: str, index: int, batch_size: int | None = None, **sizes: int
-) -> ZooModel:
-  """Builds a member of a family.
-
-  Args:
-    family: A key of `FAMILIES`.
-    index: 0 to 31. An index always yields the same graph.
-    batch_size: Examples per step. None selects the default of the member.
-    **sizes: Further sizes, as documented by the zoo model.
-
-  Raises:
-    ExtractionError: The family, the member or a size does not exist.
-  """
-  if family not in FAMILIES:
-    raise ExtractionError(
-      f"unknown family {family!r}: choose from {', '.join(FAMILIES)}"
-    )
-  return build(FAMILIES[family], batch_size, index=index, **sizes)
-
-
-def split(part: str) -> range:
-  """Returns the member indices of "train" (24) or "test" (8).
-
-  Raises:
-    ExtractionError: `part` is neither of them.
-  """
-  if part not in _PARTS:
-    raise ExtractionError(
-      f"unknown part {part!r} of a family: choose from {', '.join(_PARTS)}"
-    )
-  return _PARTS[part]
 
 
 NAME = "nmt_family"
@@ -100,24 +51,6 @@ def sizes(index: int) -> dict[str, int]:
   pairs = list(itertools.product(LENGTHS, BATCH_SIZES))
   length, batch_size = pairs[order[index]]
   return {"length": length, "batch_size": batch_size}
-
-
-# (Name in the zoo, sizes that differ from the defaults.)
-TRAINING_SPLIT: tuple[tuple[str, Mapping[str, int]], ...] = (
-  ("rnnlm", {"layers": 1, "length": 30}),
-  ("rnnlm", {"layers": 3, "length": 20}),
-  ("rnnlm", {"layers": 3, "length": 32}),
-  ("rnnlm", {"layers": 5, "length": 16}),
-  ("rnnlm", {"layers": 6, "length": 14}),
-  ("gnmt", {"layers": 3, "length": 12}),
-  ("gnmt", {"layers": 3, "length": 18}),
-  ("gnmt", {"layers": 5, "length": 10}),
-  ("gnmt", {"layers": 6, "length": 8}),
-  ("transformer_xl", {"layers": 3, "segments": 4}),
-  ("transformer_xl", {"layers": 5, "segments": 3}),
-  ("transformer_xl", {"layers": 6, "segments": 2}),
-  ("inception_v3", {"image_size": 139}),
-)
 
 
 CELL_OPERATIONS = (

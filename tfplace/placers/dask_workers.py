@@ -4,8 +4,6 @@ Answers are checked here. A task that fails, or ends wrongly or too late, costs
 a warning and its result.
 """
 
-import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -15,14 +13,12 @@ import math
 import os
 import pickle
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import util
 from typing import Any
 
 import tfplace
-from tfplace.core.budget import cancelled_by
 from tfplace.core.evaluation import HistoryPoint, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
@@ -35,7 +31,6 @@ _ANSWER_S = 4.0  # For each answer of a scheduler.
 _START_S = 60.0  # For a worker to start, and to load and compile placers.
 _POLL_S = 0.5  # Between two looks at a task.
 _LATE_S_PER_OP = 1e-4  # For the setup of a search.
-_HERE_SHARE = 0.25  # Least share of its budget for a search that was lost.
 _logger = logging.getLogger("tfplace")
 
 
@@ -51,7 +46,6 @@ class Workers:
   def __init__(self, client: Any) -> None:
     self._client = client
     self._is_gone = False
-    self.is_closed = False
 
   @property
   def addresses(self) -> list[str]:
@@ -89,9 +83,9 @@ class Workers:
         why = f"the Dask worker {address} fails: {_text(error)}"
         raise TfplaceError(why) from error
 
-  def close(self) -> None:
-    """Ends waiting for tasks in other threads."""
-    self.is_closed = self._is_gone = True
+  def send(self, data: Any) -> Any:
+    """Copies data to all workers; returns what tasks are given for it."""
+    return self._client.scatter(data, broadcast=True)
 
   def run(
     self,
@@ -168,34 +162,31 @@ def _load(strategy: str, loads_tensorflow: bool) -> None:
 
 
 def place_on_workers(
-  problem: Problem, workers: Workers, number: int | None, **options: Any
+  problem: Problem, workers: Workers, **options: Any
 ) -> Result:
   """Places a problem by a search with its own seed per worker; the best wins.
 
-  Strategies without a search run in this process, which also takes over if no
-  worker returns a placement.
+  Strategies without a search run in this process.
 
   Args:
-    number: searches at once; None means one per worker.
     **options: all arguments of `tfplace.place`; limits hold for each search.
 
   Raises:
     InfeasibleError: nothing that was found fits in memory.
-    TfplaceError: the strategy fails.
+    TfplaceError: the strategy fails, or no worker returns a placement.
   """
   from tfplace.placers.place import place  # Imports this module.
 
   strategy, seconds = options["strategy"], options["budget_s"]
   if registry.STRATEGIES[strategy].is_classical:
     return place(problem, **options)
-  began, num_ops = time.monotonic(), problem.graph.num_ops
-  limit_s = 1.25 * seconds + _START_S + _LATE_S_PER_OP * num_ops
+  limit_s = 1.25 * seconds + _START_S + _LATE_S_PER_OP * problem.graph.num_ops
   if options["max_evaluations"] is not None:
     limit_s = math.inf
   sent = {**options, "problem": problem.without_derived()}
   if isinstance(sent["init_placement"], Placement):
     sent["init_placement"] = sent["init_placement"].assignments
-  number, content = number or len(workers.addresses), pickle.dumps(sent)
+  content, number = pickle.dumps(sent), len(workers.addresses)
   calls = [(content, options["seed"] + i) for i in range(number)]
   accept = functools.partial(_accepted, problem)
   answers = workers.run(_search, calls, accept, limit_s)
@@ -204,14 +195,7 @@ def place_on_workers(
     return min(found, key=lambda result: result.evaluation.step_time_us)
   for error in filter(None, answers):
     raise error
-  if workers.is_closed:
-    raise TfplaceError("the Dask workers were closed")
-  left_s = max(seconds + began - time.monotonic(), _HERE_SHARE * seconds)
-  _logger.warning(
-    "no Dask worker returned a placement, so %s runs here for up to %.1f s",
-    *(strategy, left_s),
-  )
-  return place(problem, **{**options, "budget_s": left_s})
+  raise TfplaceError("no Dask worker returned a placement")
 
 
 def _search(content: bytes, seed: int) -> Any:
@@ -219,8 +203,7 @@ def _search(content: bytes, seed: int) -> Any:
   from tfplace.placers.place import place
 
   try:
-    with cancelled_by(_Unwanted()):
-      best = place(**{**pickle.loads(content), "seed": seed})
+    best = place(**{**pickle.loads(content), "seed": seed})
   except TfplaceError as error:
     return error
   rows = [
@@ -228,24 +211,6 @@ def _search(content: bytes, seed: int) -> Any:
     for r in (best, *best.tried)
   ]
   return best.order, rows, dict(best.skipped), best.other_order_us
-
-
-class _Unwanted(threading.Event):
-  """Event that is set once nobody waits for the task of this thread.
-
-  Dask drops the result of a task that runs, but does not interrupt it.
-  """
-
-  def __init__(self) -> None:
-    from distributed import get_worker
-
-    super().__init__()
-    self._tasks = get_worker().state.tasks
-    self._key = get_worker().get_current_task()
-
-  def is_set(self) -> bool:
-    task = self._tasks.get(self._key)
-    return task is None or task.state == "cancelled" or super().is_set()
 
 
 def _accepted(problem: Problem, answer: Any, *_: Any) -> Result | TfplaceError:
@@ -315,16 +280,11 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
       if dask == LOCAL:
         number = max(1, len(os.sched_getaffinity(0)) // 2)
         address = stack.enter_context(_local_cluster(number))
-      else:  # A client would wait forever for some other servers.
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-          greeting = asyncio.wait_for(_greet(dask), _ANSWER_S)
-          pool.submit(asyncio.run, greeting).result()
       client = distributed.Client(
         address, timeout=_ANSWER_S, set_as_default=False
       )
       workers = Workers(client)
       stack.callback(client.close, timeout=1.0)
-      stack.callback(workers.close)
       workers.load(strategy, number)
     except Exception as error:
       raise TfplaceError(
@@ -333,18 +293,6 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
         f" with tfplace {tfplace.__version__}, or use dask={LOCAL!r}"
       ) from error
     yield workers
-
-
-async def _greet(address: str) -> None:
-  """Raises an exception unless a Dask scheduler answers."""
-  import distributed
-
-  connection = distributed.Security().get_connection_args("client")
-  async with distributed.rpc(
-    address, deserialize=False, connection_args=connection
-  ) as scheduler:
-    if "workers" not in await scheduler.identity():
-      raise TfplaceError("what answers is no scheduler")
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def place(
       "gap": gap,
     }
     with dask_workers.opened_workers(dask, strategy) as workers:
-      return dask_workers.place_on_workers(problem, workers, None, **options)
+      return dask_workers.place_on_workers(problem, workers, **options)
 
   def place_from(
     ordered: Problem, budget: Budget, start: np.ndarray | None

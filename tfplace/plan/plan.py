@@ -20,7 +20,7 @@ from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
 from tfplace.placers.idle_devices import at_work
 from tfplace.plan.search import PlanReport, against_single, is_same
-from tfplace.report.names import listed
+from tfplace.report.rows import listed
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -200,9 +200,9 @@ class Plan:
     return [*self.notes, *seconds]
 
   def _repr_html_(self) -> str:
-    from tfplace.report import notebook
+    from tfplace.report import summary
 
-    return notebook.plan_html(
+    return summary.plan_html(
       self._title,
       self.device_rows,
       {} if self.device_rows else self.layers,

@@ -217,7 +217,7 @@ def find_placement(
   }
   if config.workers is None:
     return placers.place(problem, **options)
-  return place_on_workers(problem, config.workers, None, **options)
+  return place_on_workers(problem, config.workers, **options)
 
 
 def compile_placers(

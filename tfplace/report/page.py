@@ -14,9 +14,13 @@ from tfplace.errors import TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
-from tfplace.report.notebook import escaped, html_table
 from tfplace.report.rows import as_schedule
-from tfplace.report.table import rank, results_table
+from tfplace.report.table import (
+  escaped,
+  html_table,
+  rank,
+  results_table,
+)
 from tfplace.simulate import Schedule
 
 SUFFIX = ".html"

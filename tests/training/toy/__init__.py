@@ -4,7 +4,6 @@ Decisions go to the device on which they are fastest or slowest, whichever the
 one weight of the policy says.
 """
 
-from tests.training.toy import placer
 from tfplace.learned import Method
 
 METHODS = {
@@ -12,6 +11,5 @@ METHODS = {
     placer="tests.training.toy.placer:ToyPlacer",
     learner="tests.training.toy.learner:ToyLearner",
     version=1,
-    functions={"logits": placer.SIGNATURE},
   )
 }

@@ -9,8 +9,13 @@ from tests.training.toy.placer import SIGNATURE, extract
 from tfplace.learned.decisions import sample
 from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import Exportable
-from tfplace.learned.train.learner import IMITATION_RATE, Learner, Step
-from tfplace.learned.train.objectives import imitation_loss, mean_entropy
+from tfplace.learned.train.learner import (
+  IMITATION_RATE,
+  Learner,
+  Step,
+  imitation_loss,
+  mean_entropy,
+)
 from tfplace.learned.train.tasks import log_rewards
 
 

@@ -15,8 +15,11 @@ from tfplace.learned.encoder.agent import (
   GraphBank,
   PerDecisionPPOAgent,
 )
-from tfplace.learned.gdp.learner import GdpActor
-from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.gdp.learner import (
+  GdpActor,
+  NetworkConfig,
+  PlacementNetwork,
+)
 
 SMALL = NetworkConfig(units=8, type_units=2, segment=8, pair_units=8)
 

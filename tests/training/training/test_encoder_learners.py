@@ -16,10 +16,10 @@ from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import learner as encoder_learner
 from tfplace.learned.encoder.learner import logits_of
-from tfplace.learned.gdp.network import NetworkConfig
+from tfplace.learned.gdp.learner import NetworkConfig
 from tfplace.learned.ordered import learner as ordered_learner
 from tfplace.learned.ordered.decoding import decode
-from tfplace.learned.ordered.network import OrderedConfig
+from tfplace.learned.ordered.learner import OrderedConfig
 from tfplace.learned.ordered.placer import Pass, single_gains
 from tfplace.learned.sampling import step_times
 from tfplace.learned.train.tasks import Task

@@ -14,7 +14,7 @@ from tfplace.learned import export, find_method, gdp, learner_type, policies
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
-from tfplace.learned.gdp.network import (
+from tfplace.learned.gdp.learner import (
   NetworkConfig,
   PlacementNetwork,
   exportable,

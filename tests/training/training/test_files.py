@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from tfplace.learned import export, policy_format
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
-from tfplace.learned.gdp.network import (
+from tfplace.learned.gdp.learner import (
   NetworkConfig,
   PlacementNetwork,
   exportable,
@@ -232,34 +230,3 @@ def test_a_place_for_no_policy_is_known_before(tmp_path, policy):
     with pytest.raises(TrainingError, match=f"'{target}'"):
       policy_format.check_export_dir(target)
       export.export_policy(policy, target)
-
-
-KILLED = """
-import os, signal, sys
-from tfplace.formats import files
-put = files.put_folder
-def killed(made, target):
-  if sys.argv[2] == "after":
-    put(made, target)
-  os.kill(os.getpid(), signal.SIGKILL)
-files.put_folder = killed
-with files.new_folder(os.path.dirname(sys.argv[1])) as made:
-  with open(os.path.join(made, "policy.json"), "w") as file:
-    file.write('{"format": "tfplace.policy.v1"}')
-  files.put_folder(made, sys.argv[1])
-"""
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_what_a_killed_export_left_goes_with_the_next(tmp_path, policy, when):
-  export.export_policy(policy, tmp_path / "policy")
-  whole = content(tmp_path / "policy")
-  subprocess.run(
-    [sys.executable, "-c", KILLED, str(tmp_path / "policy"), when], check=False
-  )
-  assert len(os.listdir(tmp_path)) == 2  # the policy, and what was left
-  found = content(tmp_path / "policy")
-  assert found == whole if when == "before" else list(found) == [INFO_FILE]
-  export.export_policy(policy, tmp_path / "policy")
-  assert os.listdir(tmp_path) == ["policy"]
-  assert content(tmp_path / "policy").keys() == whole.keys()

@@ -9,13 +9,16 @@ from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
 from tfplace.learned.encoder.agent import GRAPH, GraphBank
-from tfplace.learned.encoder.layers import (
+from tfplace.learned.encoder.network import (
   MaxPoolConv,
   SegmentAttention,
   graph_tensor,
 )
-from tfplace.learned.gdp.learner import GdpActor
-from tfplace.learned.gdp.network import NetworkConfig, PlacementNetwork
+from tfplace.learned.gdp.learner import (
+  GdpActor,
+  NetworkConfig,
+  PlacementNetwork,
+)
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.learned.train.objectives import clipped, margins
+from tfplace.learned.train.learner import clipped, margins
 from tfplace.learned.train.tasks import INFEASIBLE, log_rewards
 
 

@@ -21,8 +21,11 @@ from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
 from tfplace.learned import export, learner_type
 from tfplace.learned.sequence.learners import target_groups
-from tfplace.learned.sequence.networks import HierarchicalConfig
-from tfplace.learned.sequence.reinforce import Choices, advantages
+from tfplace.learned.sequence.networks import (
+  Choices,
+  HierarchicalConfig,
+  advantages,
+)
 from tfplace.learned.train.trainer import Trainer
 from tfplace.placers import get_placer
 

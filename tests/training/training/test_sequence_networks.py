@@ -10,12 +10,12 @@ from tfplace.learned.sequence import features, placeto_features
 from tfplace.learned.sequence.networks import (
   HierarchicalConfig,
   HierarchicalNetwork,
+  Seq2Seq,
 )
 from tfplace.learned.sequence.placeto_network import (
   PlacetoConfig,
   PlacetoNetwork,
 )
-from tfplace.learned.sequence.seq2seq import Seq2Seq
 
 UNITS, STEPS, DEVICES, COUNT = 6, 7, 3, 9
 both_ways = pytest.mark.parametrize("is_bidirectional", [True, False])

@@ -62,60 +62,27 @@ def assert_equal(found, expected):
 
 
 class OneWorker:
-  """A worker in this process, which answers as it is told."""
+  """A worker in this process."""
 
-  def __init__(self, answer=sampling.simulate_part):
-    self.addresses, self.errors = ["here", "there"], []
-    self._answer = answer
+  addresses = ("here", "there")
+
+  def __init__(self, is_lost=False):
+    self._is_lost = is_lost
+
+  def send(self, data):
+    return data
 
   def run(self, function, calls, accept):
-    assert function is sampling.simulate_part
-    found = []
-    for call in calls:
-      try:
-        found.append(accept(self._answer(*call), *call))
-      except Exception as error:
-        self.errors.append(str(error))
-        found.append(None)
-    return found
+    if self._is_lost:
+      return [None] * len(calls)
+    return [accept(function(*call), *call) for call in calls]
 
 
-def lie(*call):
-  batch = sampling.simulate_part(*call)
-  return batch and (np.append(batch[0][:-1], 1.0), *batch[1:])
-
-
-@pytest.mark.parametrize(
-  "answer, error",
-  [
-    (sampling.simulate_part, None),
-    (lie, "it says 1 us of a placement that takes"),
-    (lambda *_: [np.zeros(0)] * 5, "a wrong number of samples"),
-  ],
-)
-def test_batches_are_those_of_the_simulator(answer, error):
-  workers = OneWorker(answer)
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_batches_are_those_of_the_simulator(is_lost):
   rows = rows_of(7)
-  found = WorkerSimulator(PROBLEM, workers).run(rows)
+  found = WorkerSimulator(PROBLEM, OneWorker(is_lost)).run(rows)
   assert_equal(found, Simulator(PROBLEM).run(rows))
-  assert all(error in said for said in workers.errors)
-  assert bool(workers.errors) == bool(error)
-
-
-def test_a_worker_asks_for_unknown_problems_and_keeps_them(monkeypatch):
-  monkeypatch.setattr(sampling, "_simulators", sampling._simulators.copy())
-  monkeypatch.setattr(sampling, "_KEPT", 2)
-  sampling._simulators.clear()
-  content = WorkerSimulator(PROBLEM, OneWorker())._content
-  rows = rows_of(2)
-  assert sampling.simulate_part(rows, "a", None) is None
-  expected = Simulator(PROBLEM).run(rows)
-  assert_equal(sampling.simulate_part(rows, "a", content), expected)
-  assert sampling.simulate_part(rows, "a", None) is not None
-  sampling.simulate_part(rows, "b", content)
-  sampling.simulate_part(rows, "a", None)
-  sampling.simulate_part(rows, "c", content)  # "b" has waited longest.
-  assert list(sampling._simulators) == ["a", "c"]
 
 
 def trained(simulator):
@@ -144,6 +111,9 @@ class Killing:
   @property
   def addresses(self):
     return self._opened.addresses
+
+  def send(self, data):
+    return self._opened.send(data)
 
   def run(self, function, calls, accept):
     self.runs += 1

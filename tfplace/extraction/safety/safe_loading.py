@@ -1,32 +1,25 @@
 """Safe loading of untrusted SavedModels, confined to the model's own files.
 
-`tf.saved_model.load` runs parts of the model's own graph: for TensorFlow 1, the
-restore op and the initialization; for TensorFlow 2, the functions that create,
-initialize, restore and destroy resources. First, everything that the loader
-never runs is removed: the flat graph of a TensorFlow 2 model (its variables are
-restored without it), functions that no object has, and saving ops of TensorFlow
-1 with their consumers. Every remaining op must have no side effects
-(`side_effects`) or read a file of the model: the checkpoint, under the file
-name that the loader passes to the saver's restore op, or an asset inside the
-model's folder, under the name that the loader binds to its tensor or argument.
-Tensors of these names become placeholders, so running such an op without the
-loader is an error. Finally, the model is loaded from a temporary folder with
-the checked graph and copies of the assets, so the loaded files are the checked
-ones. Only the checkpoint, which is plain data, is a link.
+`tf.saved_model.load` runs the functions that create, initialize, restore and
+destroy resources. First, everything that the loader never runs is removed: the
+flat graph and functions that no object has. Every remaining op must have no
+side effects (`side_effects`) or read an asset inside the model's folder, under
+the name that the loader binds to its argument. Finally, the model is loaded
+from a temporary folder with the checked graph and copies of the assets, so the
+loaded files are the checked ones. Only the checkpoint, which is plain data, is
+a link.
 """
 
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf import message
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from tensorflow.core.protobuf import saved_model_pb2
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes as node_lib
 from tfplace.extraction import validate
 from tfplace.extraction.safety import (
   limits,
@@ -36,22 +29,14 @@ from tfplace.extraction.safety import (
 from tfplace.formats.files import check_temporary_folder
 
 FILES = ("saved_model.pb", "saved_model.pbtxt")
-_NAMES = frozenset(("Const", "Placeholder", "PlaceholderWithDefault"))
-_OLD_ASSETS = "saved_model_assets"  # asset collection of TensorFlow 1
-# Rejects a model that is not allowed, given the MetaGraph that would be loaded.
-Check = Callable[[Any], None]
 
 
-def load(path: str, check: Check | None = None) -> Any:
+def load(path: str) -> Any:
   """Loads the model.
 
-  Args:
-    check: called first with the MetaGraph; for TensorFlow 2, after parts that
-      are not loaded have been removed.
-
   Raises:
-    ExtractionError: the folder is not a SavedModel or is damaged, loading would
-      have side effects, or `check` raises it.
+    ExtractionError: the folder is not a SavedModel, is damaged or of TensorFlow
+      1, or loading would have side effects.
   """
   content = read(path)
   where = f"SavedModel {path!r}"
@@ -63,12 +48,16 @@ def load(path: str, check: Check | None = None) -> Any:
   meta_graph = content.meta_graphs[0]
   with validate.located(where):
     limits.check_calls(meta_graph.graph_def)
-  if meta_graph.HasField("object_graph_def"):
-    saved_model_parts.keep_objects(meta_graph)
-  if check is not None:
-    check(meta_graph)
+  if not meta_graph.HasField("object_graph_def"):
+    raise ExtractionError(
+      f"{where} is of TensorFlow 1, whose loader runs its whole graph;"
+      " --allow_side_effects (in Python, allow_side_effects=True) loads it all"
+      " the same"
+    )
+  saved_model_parts.keep_objects(meta_graph)
   assets = _assets(path, meta_graph)
-  files = _own_files(meta_graph, where)
+  captured = _captured_assets(meta_graph.object_graph_def)
+  files = saved_model_parts.OwnFiles(meta_graph.graph_def, captured)
   side_effects.refuse(
     side_effects.first(
       meta_graph.graph_def,
@@ -114,15 +103,6 @@ def read(path: str) -> saved_model_pb2.SavedModel:
   return content
 
 
-def _own_files(meta_graph: Any, where: str) -> saved_model_parts.OwnFiles:
-  graph_def = meta_graph.graph_def
-  if meta_graph.HasField("object_graph_def"):
-    captured = _captured_assets(meta_graph.object_graph_def)
-    return saved_model_parts.OwnFiles(graph_def, {}, captured)
-  saved_model_parts.cut_saving(meta_graph, where)
-  return saved_model_parts.OwnFiles(graph_def, _unbind(meta_graph), {})
-
-
 def _captured_assets(objects: Any) -> dict[str, list[bool]]:
   """Maps functions of objects to whether each captured tensor is an asset."""
   assets = [
@@ -139,46 +119,11 @@ def _captured_assets(objects: Any) -> dict[str, list[bool]]:
   return captured
 
 
-def _unbind(meta_graph: Any) -> dict[str, str]:
-  """Maps nodes to the kind of file that they name, and clears their values."""
-  saver = node_lib.split_tensor(meta_graph.saver_def.filename_tensor_name)[0]
-  named = {saver: "checkpoint"} if saver else {}
-  for asset in _asset_protos(meta_graph):
-    named[node_lib.split_tensor(asset.tensor_info.name)[0]] = "asset"
-  nodes = node_lib.by_name(meta_graph.graph_def)
-  result = {}
-  for name, kind in named.items():
-    node = nodes.get(name)
-    if node is None or node.op not in _NAMES:
-      continue
-    result[name] = kind
-    device = node.device
-    node.Clear()
-    node.name, node.op, node.device = name, "Placeholder", device
-    node.attr["dtype"].type = tf.string.as_datatype_enum
-    node.attr["shape"].shape.CopyFrom(tf.TensorShape([]).as_proto())
-  return result
-
-
-def _asset_protos(meta_graph: Any) -> list[Any]:
-  if meta_graph.asset_file_def:
-    return list(meta_graph.asset_file_def)
-  result = []
-  if _OLD_ASSETS in meta_graph.collection_def:
-    for packed in meta_graph.collection_def[_OLD_ASSETS].any_list.value:
-      result.append(meta_graph_pb2.AssetFileDef())
-      try:
-        packed.Unpack(result[-1])
-      except message.DecodeError:  # TensorFlow rejects it, too
-        del result[-1]
-  return result
-
-
 def _assets(path: str, meta_graph: Any) -> dict[str, str]:
   """Maps asset names to files; rejects files outside the model's folder."""
   root = os.path.realpath(path)
   result = {}
-  for asset in _asset_protos(meta_graph):
+  for asset in meta_graph.asset_file_def:
     name = asset.filename.replace("\0", "?")  # no file name has a null byte
     file = os.path.realpath(os.path.join(root, "assets", name))
     is_plain = os.path.normpath(name) == name and not os.path.isabs(name)

@@ -1,25 +1,18 @@
-"""Parts of a SavedModel that its loader runs, and ops that read only its files.
+"""Parts of a SavedModel that its loader runs, and ops that read its assets.
 
-Parts that the loader never runs are removed. `tf.saved_model.load` restores the
-variables of TensorFlow 2 through its objects, without the flat graph, and those
-of TensorFlow 1 through the saver's restore op; neither ever saves. The loader
-passes file names to a graph in two ways. TensorFlow 1 binds a tensor of the
-flat graph (the saver's file name, an asset). TensorFlow 2 binds an argument of
-a function (a captured asset). An op that reads the file named by such a tensor
-reads a file of the model, wherever the model is stored.
+`tf.saved_model.load` restores the variables through the model's objects,
+without the flat graph, and never saves. It passes the name of an asset as a
+captured argument of a function. An op that reads the file named by such an
+argument reads a file of the model, wherever the model is stored.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from tfplace.extraction import nodes
-from tfplace.extraction.safety import side_effects
-
-_SAVE = re.compile(r"Save(V2|Slices)?|MergeV2Checkpoints")
-_INIT_OPS = ("saved_model_main_op", "legacy_init_op")
 
 
 def keep_objects(meta_graph: Any) -> None:
@@ -68,86 +61,18 @@ def _keep(items: Any, is_kept: Callable[[Any], bool]) -> None:
   items.extend(kept)
 
 
-def cut_saving(meta_graph: Any, where: str) -> None:
-  """Removes saving ops and their consumers; rejects a model that needs them."""
-  graph_def = meta_graph.graph_def
-  saves = _saving_functions(graph_def.library.function)
-  saving = {
-    node.name: node
-    for node in graph_def.node
-    if _SAVE.fullmatch(node.op)
-    or not saves.isdisjoint(nodes.called_functions(node))
-  }
-  producers = {
-    node.name: [nodes.split_tensor(text)[0] for text in node.input]
-    for node in graph_def.node
-  }
-  needed = nodes.reached(
-    (nodes.split_tensor(t)[0] for t in _tensors(meta_graph)),
-    lambda name: producers.get(name, ()),
-  )
-  for name, node in saving.items():
-    if name in needed:
-      alone = tf.compat.v1.GraphDef(node=[node])
-      side_effects.refuse(side_effects.first(alone, lambda *_: True), where)
-  gone = _leading_to(saving, producers)
-  _keep(graph_def.node, lambda node: node.name not in gone)
-  _keep_functions(graph_def, ())
-
-
-def _saving_functions(functions: Iterable[Any]) -> set[str]:
-  """Returns the names of functions that save, directly or by calls."""
-  functions = list(functions)
-  called = {f.signature.name: _called_by(f.node_def) for f in functions}
-  saving = [
-    f.signature.name
-    for f in functions
-    if any(_SAVE.fullmatch(node.op) for node in f.node_def)
-  ]
-  return set(_leading_to(saving, called))
-
-
-def _leading_to(
-  targets: Iterable[str], edges: Mapping[str, Iterable[str]]
-) -> Collection[str]:
-  """Returns the targets and everything that leads to them."""
-  sources: dict[str, list[str]] = {}
-  for source, ends in edges.items():
-    for end in ends:
-      sources.setdefault(end, []).append(source)
-  return nodes.reached(targets, lambda name: sources.get(name, ()))
-
-
-def _tensors(meta_graph: Any) -> set[str]:
-  """Returns the names that the loader looks up in a flat graph."""
-  names = {meta_graph.saver_def.restore_op_name.removeprefix("^")}
-  for key in _INIT_OPS:
-    if key in meta_graph.collection_def:
-      names.update(meta_graph.collection_def[key].node_list.value)
-  for signature in meta_graph.signature_def.values():
-    for info in (*signature.inputs.values(), *signature.outputs.values()):
-      names.update((info.name, info.coo_sparse.values_tensor_name))
-      names.update(c.name for c in info.composite_tensor.components)
-  return names
-
-
 Call: TypeAlias = tuple[str | None, nodes.NodeDef, int]
 
 _TABLE = re.compile(r"InitializeTableFromTextFile(V2)?")
-_RESTORE = re.compile(r"Restore(V2|Slice)?")
 _CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 _BRANCHES = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
-_CHECKPOINT, _ASSET = "checkpoint", "asset"
 
 
 class OwnFiles:
-  """Finds ops of one MetaGraph that read only the model's own files.
+  """Finds ops of one MetaGraph that read only the model's own assets.
 
   Args:
     graph_def: its graph, without recursive calls.
-    named: node of the flat graph -> kind of file ("checkpoint" or "asset")
-      whose name the loader binds to its output. The node must have no value of
-      its own.
     captured: function that can be called directly -> for each of its last
       inputs, whether the loader binds an asset to it.
   """
@@ -155,11 +80,9 @@ class OwnFiles:
   def __init__(
     self,
     graph_def: tf.compat.v1.GraphDef,
-    named: Mapping[str, str],
     captured: Mapping[str, list[bool]],
   ) -> None:
     self._functions = nodes.functions_of(graph_def)
-    self._named = named
     self._captured = captured
     self._bodies: dict[str | None, Any] = {None: graph_def.node}
     self._bodies.update({n: f.node_def for n, f in self._functions.items()})
@@ -169,17 +92,16 @@ class OwnFiles:
     }
     self._index: dict[str | None, dict[str, nodes.NodeDef]] = {}
     self._calls: dict[str, list[Call]] | None = None
-    self._known: dict[tuple[str, int, str], bool] = {}
+    self._known: dict[tuple[str, int], bool] = {}
 
   def reads_own_file(self, node: nodes.NodeDef, function: str | None) -> bool:
     """Returns whether the node reads a file that is always the model's."""
-    if _RESTORE.fullmatch(node.op):
-      return bool(node.input) and self._is(function, node.input[0], _CHECKPOINT)
-    if _TABLE.fullmatch(node.op) and len(node.input) > 1:
-      return self._is(function, node.input[1], _ASSET)
-    return False
+    is_table = _TABLE.fullmatch(node.op) and len(node.input) > 1
+    return bool(is_table) and self._is_asset(function, node.input[1])
 
-  def _is(self, function: str | None, text: str, kind: str) -> bool:
+  def _is_asset(self, function: str | None, text: str) -> bool:
+    if function is None:
+      return False
     body = self._nodes(function)
     if len(body) != len(self._bodies[function]):
       return False  # duplicate names
@@ -192,28 +114,26 @@ class OwnFiles:
       node = body.get(name.partition(":")[0])
     if output != 0:
       return False
-    if function is None:
-      return self._named.get(name) == kind
     if node is not None or name not in self._arguments[function]:
       return False
-    key = (function, self._arguments[function][name], kind)
+    key = (function, self._arguments[function][name])
     if key not in self._known:
       self._known[key] = self._is_argument(*key)
     return self._known[key]
 
-  def _is_argument(self, function: str, number: int, kind: str) -> bool:
+  def _is_argument(self, function: str, number: int) -> bool:
     arguments = self._functions[function].signature.input_arg
     if len(arguments) != len(self._arguments[function]):
       return False  # duplicate names
     if function in self._captured:
       bound = self._captured[function]
       first = len(arguments) - len(bound)
-      if number < first or not bound[number - first] or kind != _ASSET:
+      if number < first or not bound[number - first]:
         return False
     return all(
       offset >= 0
       and len(node.input) > number + offset
-      and self._is(caller, node.input[number + offset], kind)
+      and self._is_asset(caller, node.input[number + offset])
       for caller, node, offset in self._calls_of(function)
     )
 

@@ -24,8 +24,7 @@ from tfplace.learned.train import (
   tfp,
 )
 from tfplace.learned.train import time_step as ts
-from tfplace.learned.train.learner import MAX_GRADIENT_NORM
-from tfplace.learned.train.objectives import margins
+from tfplace.learned.train.learner import MAX_GRADIENT_NORM, margins
 
 GRAPH = "graph"  # Part of every observation: the index of the graph.
 EPOCHS = 4  # Passes over the samples (a public re-creation of GO: 4).

@@ -11,8 +11,12 @@ from tfplace.learned.encoder import agent, features
 from tfplace.learned.policy_format import Exportable
 from tfplace.learned.train import policy_step, trajectory
 from tfplace.learned.train import time_step as ts
-from tfplace.learned.train.learner import IMITATION_RATE, Learner, Step
-from tfplace.learned.train.objectives import mean_entropy
+from tfplace.learned.train.learner import (
+  IMITATION_RATE,
+  Learner,
+  Step,
+  mean_entropy,
+)
 from tfplace.learned.train.tasks import Task, log_rewards
 
 # Decisions of a graph above which gradients recompute activations.

@@ -8,6 +8,5 @@ METHODS = {
     placer="tfplace.learned.gdp.placer:GdpPlacer",
     learner="tfplace.learned.gdp.learner:GdpLearner",
     version=features.VERSION,
-    functions={"logits": features.signature(axes=0)},
   )
 }

@@ -10,6 +10,5 @@ METHODS = {
     # The last digit is incremented when the inputs of a decision change.
     version=100 * features.VERSION + 3,
     proposer="tfplace.learned.ordered.placer:open_proposer",
-    functions={"contexts": features.signature(axes=0), "head": {}},
   )
 }

@@ -9,31 +9,14 @@ from tfplace.learned.sequence import features, placeto_features
 _FOLDER = "tfplace.learned.sequence"
 
 METHODS = {
-  "placeto": Method(
-    placer=f"{_FOLDER}.placers:PlacetoPlacer",
-    learner=f"{_FOLDER}.learners:PlacetoLearner",
-    version=placeto_features.VERSION,
-    functions={
-      "logits": {**placeto_features.SIGNATURE, **placeto_features.STATE}
-    },
-  ),
-  "hierarchical": Method(
-    placer=f"{_FOLDER}.placers:HierarchicalPlacer",
-    learner=f"{_FOLDER}.learners:HierarchicalLearner",
-    version=features.VERSION,
-    functions={
-      "group_logits": features.SIGNATURE,
-      "decode": {
-        **features.SIGNATURE,
-        **features.GROUPING,
-        **features.NOISE,
-      },
-    },
-  ),
-  "rnn": Method(
-    placer=f"{_FOLDER}.placers:RnnPlacer",
-    learner=f"{_FOLDER}.learners:RnnLearner",
-    version=features.VERSION,
-    functions={"decode": {**features.SIGNATURE, **features.NOISE}},
-  ),
+  name: Method(
+    placer=f"{_FOLDER}.placers:{title}Placer",
+    learner=f"{_FOLDER}.learners:{title}Learner",
+    version=version,
+  )
+  for name, title, version in (
+    ("placeto", "Placeto", placeto_features.VERSION),
+    ("hierarchical", "Hierarchical", features.VERSION),
+    ("rnn", "Rnn", features.VERSION),
+  )
 }

@@ -36,7 +36,6 @@ SIGNATURE: dict[str, Tensor] = {
 # Arguments besides `SIGNATURE`: the groups of decisions, devices, and noise on
 # the logits of devices.
 GROUPING: dict[str, Tensor] = {"grouping": ((None, None), "int32")}
-CHOICES: dict[str, Tensor] = {"choices": ((None, None), "int32")}
 NOISE: dict[str, Tensor] = {"noise": ((None, None, None), "float32")}
 
 

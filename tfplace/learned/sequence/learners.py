@@ -12,39 +12,44 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned import find_method
+from tfplace.learned import Signature
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import Exportable, PolicyInputs
-from tfplace.learned.sequence import features, placeto_features, samplers
+from tfplace.learned.sequence import features, placers, placeto_features
 from tfplace.learned.sequence.networks import (
   HierarchicalConfig,
   HierarchicalNetwork,
   RnnConfig,
   RnnNetwork,
+  advantages,
 )
 from tfplace.learned.sequence.placeto_network import (
   PlacetoConfig,
   PlacetoNetwork,
 )
-from tfplace.learned.sequence.reinforce import advantages
 from tfplace.learned.train.learner import (
   IMITATION_RATE,
   SMOOTHING,
   Learner,
   Step,
+  margins,
 )
-from tfplace.learned.train.objectives import margins
 from tfplace.learned.train.tasks import Task, log_rewards
 
 _STATES = 128  # States of Placeto per gradient step; bounds memory.
 
 
 class SequenceLearner(Learner):
-  """Base learner: samples placements, evaluates them and updates the policy."""
+  """Base learner: samples placements, evaluates them and updates the policy.
 
+  Attributes:
+    functions: Methods of the policy to export, and their arguments.
+  """
+
+  functions: ClassVar[dict[str, Signature]]
   policy_type: ClassVar[Any]
-  sampler_type: ClassVar[type[samplers.Sampler]]
+  sampler_type: ClassVar[type[placers.Sampler]]
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
@@ -79,15 +84,14 @@ class SequenceLearner(Learner):
     return {**super().tracked(), "optimizer": self._optimizer}
 
   def exportable(self) -> Exportable:
-    """Returns the functions of the policy that `METHODS` names."""
-    strategy = self._config.strategy
+    """Returns `functions` of the policy."""
     return Exportable(
-      strategy=strategy,
+      strategy=self._config.strategy,
       network=dataclasses.asdict(self.sizes),
       variables=list(self.policy.variables),
       functions={
         name: as_function(getattr(self.policy, name), arguments)
-        for name, arguments in find_method(strategy).functions.items()
+        for name, arguments in self.functions.items()
       },
     )
 
@@ -146,9 +150,12 @@ class SequenceLearner(Learner):
 class RnnLearner(SequenceLearner):
   """Learner with one kind of decision: the device of each group."""
 
+  functions: ClassVar[dict[str, Signature]] = {
+    "decode": {**features.SIGNATURE, **features.NOISE}
+  }
   network_type: ClassVar[type] = RnnConfig
   policy_type: ClassVar[Any] = RnnNetwork
-  sampler_type: ClassVar[type[samplers.Sampler]] = samplers.RnnSampler
+  sampler_type: ClassVar[type[placers.Sampler]] = placers.RnnSampler
   max_decisions: ClassVar[int | None] = 512
 
   def _complete(self, sizes: Any) -> Any:
@@ -167,9 +174,13 @@ class RnnLearner(SequenceLearner):
 class HierarchicalLearner(RnnLearner):
   """Learner with two kinds of decision: groups and their devices."""
 
+  functions: ClassVar[dict[str, Signature]] = {
+    "group_logits": features.SIGNATURE,
+    "decode": {**features.SIGNATURE, **features.GROUPING, **features.NOISE},
+  }
   network_type: ClassVar[type] = HierarchicalConfig
   policy_type: ClassVar[Any] = HierarchicalNetwork
-  sampler_type: ClassVar[type[samplers.Sampler]] = samplers.HierarchicalSampler
+  sampler_type: ClassVar[type[placers.Sampler]] = placers.HierarchicalSampler
   max_decisions: ClassVar[int | None] = None
 
   def _complete(self, sizes: HierarchicalConfig) -> HierarchicalConfig:
@@ -190,9 +201,12 @@ class PlacetoLearner(SequenceLearner):
   Each step is rewarded by the decrease of the step time (arXiv 1906.08879).
   """
 
+  functions: ClassVar[dict[str, Signature]] = {
+    "logits": {**placeto_features.SIGNATURE, **placeto_features.STATE}
+  }
   network_type: ClassVar[type] = PlacetoConfig
   policy_type: ClassVar[Any] = PlacetoNetwork
-  sampler_type: ClassVar[type[samplers.Sampler]] = samplers.PlacetoSampler
+  sampler_type: ClassVar[type[placers.Sampler]] = placers.PlacetoSampler
   # An episode visits every group, and each visit observes all of them.
   max_decisions: ClassVar[int | None] = 512
 

@@ -1,19 +1,145 @@
 """Placers `placeto`, `rnn` and `hierarchical` (base install)."""
 
+import abc
 import dataclasses
 import itertools
-from typing import ClassVar
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from tfplace.learned import policies
-from tfplace.learned.decisions import Decisions, decisions_at
+from tfplace.learned.decisions import (
+  Decisions,
+  decisions_at,
+  decoding_noise,
+  greedy_and_samples,
+)
 from tfplace.learned.policies import PolicyPlacer
 from tfplace.learned.policy_format import PolicyInputs
-from tfplace.learned.sequence import features, placeto_features, samplers
+from tfplace.learned.sequence import features, placeto_features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
+
+
+class Drawn(NamedTuple):
+  """Placements and how they were drawn; the first is the most probable.
+
+  Attributes:
+    choices: [1 + samples, N] int32 allowed devices.
+    given: What the network is trained on, arrays of [1 + samples, ...].
+  """
+
+  choices: np.ndarray
+  given: dict[str, np.ndarray]
+
+
+class Sampler(abc.ABC):
+  """Draws placements.
+
+  Args:
+    run: Calls a function of the policy on this graph, by its name and its
+      arguments besides the features.
+    is_placing: Whether the samples are to place, not to learn from: decisions
+      of a coarse group share noise, see `Decisions.groupings`.
+    is_over: Whether to end episodes early.
+
+  Attributes:
+    best: [N] best placement so far, which callers set; None if unknown.
+  """
+
+  def __init__(
+    self,
+    run: Callable[..., np.ndarray],
+    decisions: Decisions,
+    is_placing: bool = False,
+    is_over: Callable[[], bool] = lambda: False,
+  ) -> None:
+    self.best: np.ndarray | None = None
+    self._run = run
+    self._is_over = is_over
+    self._decisions, self._is_placing = decisions, is_placing
+    self._allowed = allowed = decisions.allowed
+    time_us = np.where(allowed, decisions.time_us, np.inf)
+    least = time_us.min(axis=1, keepdims=True, initial=np.inf)
+    self._fast = allowed & (time_us <= least * (1 + 1e-9))
+
+  @property
+  def fastest(self) -> np.ndarray:
+    """[N] int32 first fastest device of each decision."""
+    return self._fast.argmax(axis=1).astype(np.int32)
+
+  @abc.abstractmethod
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+    """Draws the most probable placement, then samples."""
+
+
+class RnnSampler(Sampler):
+  """Draws the device of each decision, in sequence."""
+
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+    count, devices = self._allowed.shape
+    groupings = self._decisions.groupings if self._is_placing else ()
+    noise = decoding_noise(rng, samples, count, devices, groupings)
+    choices = self._run("decode", noise)
+    return Drawn(choices, {"choices": choices})
+
+
+class HierarchicalSampler(Sampler):
+  """Draws the group of each decision, then the device of each group."""
+
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+    logits = self._run("group_logits")
+    grouping = greedy_and_samples(logits, samples, rng)
+    groups, number = logits.shape[1], self._allowed.shape[1]
+    noise = decoding_noise(rng, samples, groups, number)
+    devices = self._run("decode", grouping, noise)
+    given = {"grouping": grouping, "choices": devices}
+    return Drawn(self.follow_groups(grouping, devices), given)
+
+  def follow_groups(
+    self, grouping: np.ndarray, devices: np.ndarray
+  ) -> np.ndarray:
+    """Returns [B, N] int32 devices of [B, N] groups on [B, G] devices.
+
+    A decision whose group is on a device without a kernel for it is on its
+    fastest device, like in TensorFlow's soft placement.
+    """
+    wanted = np.take_along_axis(devices, grouping, axis=1)
+    runs = self._allowed[np.arange(grouping.shape[1]), wanted]
+    return np.where(runs, wanted, self.fastest).astype(np.int32)
+
+
+class PlacetoSampler(Sampler):
+  """Plays episodes, each of which re-places one group after another.
+
+  All episodes of a batch begin alike: from the best placement so far, or at
+  random on fastest devices. (The paper's start is arbitrary; the best one helps
+  on `nmt`.) Without samples, the episode begins on the first fastest devices.
+  """
+
+  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+    start = self.random(1, rng) if samples else self.fastest[None]
+    if samples and self.best is not None and rng.random() < 0.5:
+      start = self.best[None].astype(np.int32)
+    path = [np.repeat(start, 1 + samples, axis=0)]
+    for step in range(start.shape[1]):
+      if self._is_over():
+        break
+      now = np.full(1 + samples, step, np.int32)
+      logits = self._run("logits", path[-1], now)
+      noise = rng.gumbel(size=logits.shape)
+      noise[0] = 0.0
+      path.append(path[-1].copy())
+      path[-1][:, step] = (logits + noise).argmax(axis=1)
+    return Drawn(path[-1], {"placements": np.stack(path, axis=1)})
+
+  def random(self, number: int, rng: np.random.Generator) -> np.ndarray:
+    """Samples [number, N] int32 devices among each group's fastest ones."""
+    noise = rng.random((number, *self._fast.shape))
+    return np.where(self._fast, noise, -1.0).argmax(axis=-1).astype(np.int32)
+
 
 _SAMPLES = 16  # Placements per batch.
 
@@ -23,7 +149,7 @@ class RnnPlacer(PolicyPlacer):
   """Zero-shot placement by a policy of the RNN-based placer."""
 
   name: ClassVar[str] = "rnn"
-  _sampler: ClassVar[type[samplers.Sampler]] = samplers.RnnSampler
+  _sampler: ClassVar[type[Sampler]] = RnnSampler
   _most: ClassVar[int | None] = 256  # Longer sequences take too long.
 
   def _propose(
@@ -61,7 +187,7 @@ class RnnPlacer(PolicyPlacer):
 
   def _sampler_of(
     self, policy: policies.Policy, decisions: Decisions, tracker: Tracker
-  ) -> samplers.Sampler:
+  ) -> Sampler:
     tensors = self._extract(policy, decisions).tensors().values()
 
     def run(name: str, *more: np.ndarray) -> np.ndarray:
@@ -82,7 +208,7 @@ class HierarchicalPlacer(RnnPlacer):
   """Zero-shot placement by a hierarchical policy, a grouping per sample."""
 
   name: ClassVar[str] = "hierarchical"
-  _sampler: ClassVar[type[samplers.Sampler]] = samplers.HierarchicalSampler
+  _sampler: ClassVar[type[Sampler]] = HierarchicalSampler
   _most: ClassVar[int | None] = None
 
 
@@ -91,7 +217,7 @@ class PlacetoPlacer(RnnPlacer):
   """Zero-shot placement by a Placeto policy, an episode per sample."""
 
   name: ClassVar[str] = "placeto"
-  _sampler: ClassVar[type[samplers.Sampler]] = samplers.PlacetoSampler
+  _sampler: ClassVar[type[Sampler]] = PlacetoSampler
 
   def _extract(
     self, policy: policies.Policy, decisions: Decisions

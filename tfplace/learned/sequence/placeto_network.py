@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from tfplace.learned.decisions import NEVER
 from tfplace.learned.sequence import placeto_features
-from tfplace.learned.sequence.networks import Tensors, blank
-from tfplace.learned.sequence.reinforce import Choices
+from tfplace.learned.sequence.networks import Choices, Tensors, blank
 
 # Initially the odds of a device fall with this power of a group's time on it. 2
 # rules out slow CPUs, which the paper's equal GPUs do not need.

@@ -29,11 +29,9 @@ from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.sampling import step_times
 from tfplace.learned.train.tasks import Task
-from tfplace.placers.coarsen import coarsen_by_work
-from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import MICROBATCHED, get_placer
 from tfplace.placers.search.annealing import best_first
-from tfplace.simulate import Simulator, engine
+from tfplace.simulate import Simulator
 
 FOLDER = "teachers"  # In the checkpoint directory.
 _SEARCH = "annealing"
@@ -41,8 +39,6 @@ _SEARCH = "annealing"
 _TEACHERS = ("single", "blocks", "expert", "axes", "m_topo", "m_etf", "heft")
 _TEACHER_EVALUATIONS = 1000
 _NO_LIMIT_S = 1e9
-_MAX_LOSS = 0.01  # Relative increase of the step time by `simplified`.
-_MAX_EVALUATIONS = 8000  # Of `simplified`.
 # Rules whose best placement is a base; microbatched steps have `MICROBATCHED`.
 _RULES = ("single", "expert", "axes", "metis", "heft")
 _RULE_S = 5.0
@@ -71,7 +67,7 @@ def imitation_task(
   found = _kept(
     decisions,
     config,
-    (config.search_evaluations, config.seed),
+    config.seed,
     lambda: demonstrate(decisions, config),
   )
   classes = symmetry.device_classes(decisions.problem.cluster)
@@ -122,31 +118,18 @@ def change_tasks(
 def demonstrate(
   decisions: Decisions, config: TrainConfig
 ) -> dict[str, np.ndarray | int]:
-  """Returns the [num_ops] `best` simulated placement and `evaluations`.
-
-  Annealing's arbitrary choices are noise to a policy, so they are simplified.
+  """Returns the [num_ops] `best` placement of rules and `evaluations`.
 
   Raises:
     InfeasibleError: No strategy found a placement that fits.
   """
-  problem = decisions.as_groups
-  simulator = Simulator(problem)
-
-  def results(strategies: Sequence[str], evaluations: int) -> list[Result]:
-    limits = _NO_LIMIT_S, evaluations
-    return _results(simulator, strategies, config.seed, limits)
-
-  found = results(_TEACHERS, _TEACHER_EVALUATIONS)
-  quick = best_first(found)[0].placement.devices
-  if config.search_evaluations:
-    found += results((_SEARCH,), config.search_evaluations)
-  spent = sum(result.evaluations for result in found)
-  best = best_first(found)[0]
-  devices = best.placement.devices
-  if best.strategy == _SEARCH:
-    devices, more = simplified(problem, devices, quick)
-    spent += more
-  return {"best": devices, "evaluations": spent}
+  simulator = Simulator(decisions.as_groups)
+  limits = _NO_LIMIT_S, _TEACHER_EVALUATIONS
+  found = _results(simulator, _TEACHERS, config.seed, limits)
+  return {
+    "best": best_first(found)[0].placement.devices,
+    "evaluations": sum(result.evaluations for result in found),
+  }
 
 
 def find_bases(problem: Problem, config: TrainConfig) -> np.ndarray:
@@ -196,51 +179,6 @@ def _results(
   if not found:
     raise failure or InfeasibleError("there is no placement to start from")
   return found
-
-
-def simplified(
-  problem: Problem, searched: np.ndarray, simple: np.ndarray
-) -> tuple[np.ndarray, int]:
-  """Simplifies a searched placement where its choices gain nothing.
-
-  Args:
-    searched: [num_ops] devices of a feasible placement.
-    simple: [num_ops] devices of the placement to return to. Identical devices
-      may be permuted.
-
-  Returns:
-    [num_ops] devices, named as in `simple`, of a feasible placement that takes
-    at most 1% longer; and the number of simulated placements.
-  """
-  groups = GroupGraph(problem)
-  classes = symmetry.device_classes(problem.cluster)
-  goal = groups.contract(simple)
-  now = symmetry.named_like(groups.contract(searched), goal, classes)
-  tables = engine.pack(problem)
-  work = engine.workspace(tables)
-  memory = problem.cluster.memory_bytes
-  limit = (1 + _MAX_LOSS) * engine.simulate(
-    tables, groups.expand(now), work, np.inf
-  )
-  spent = 1
-  for label in _levels(groups):
-    for coarse_group in np.unique(label[now != goal]):
-      if spent >= _MAX_EVALUATIONS:
-        return groups.expand(now), spent
-      trial = np.where(label == coarse_group, goal, now)
-      spent += 1
-      step_us = engine.simulate(tables, groups.expand(trial), work, limit)
-      if step_us <= limit and (work.peak_bytes <= memory).all():
-        now = trial
-  return groups.expand(now), spent
-
-
-def _levels(groups: GroupGraph) -> list[np.ndarray]:
-  """Returns [num_groups] labels: every second level, then single groups."""
-  found = (
-    list(reversed(coarsen_by_work(groups).labels)) if groups.num_groups else []
-  )
-  return [*found[1::2], np.arange(groups.num_groups)]
 
 
 def _kept(

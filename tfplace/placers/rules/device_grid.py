@@ -8,14 +8,16 @@ and stages get layers by the speed and memory of their devices.
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tfplace.core.op_names import UNKNOWN
 from tfplace.core.paths import transfers
+from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices, working_devices
 from tfplace.placers.list_scheduling.placers import held_bytes
+from tfplace.placers.repair import offer_all_repaired
 from tfplace.placers.rules.axes import longest_ops, read_scopes, spread
 from tfplace.placers.rules.exchanges import (
   Exchanges,
@@ -27,6 +29,7 @@ from tfplace.placers.rules.stages import (
   balanced_stages,
   merged_layers,
 )
+from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
 # Maximum number of layers for the dynamic program, which is cubic.
@@ -341,3 +344,53 @@ def _of_groups(groups: GroupGraph) -> np.ndarray:
   np.minimum.at(least, problem.group_of, of_op)
   np.maximum.at(most, problem.group_of, of_op)
   return np.where(least == most, most, UNKNOWN)
+
+
+def data_parallel(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+  """Places each microbatch on its own device, as far as devices suffice.
+
+  Raises TfplaceError if the step is not microbatched.
+  """
+  steps = _of_microbatches(tracker, groups)
+  _offer(tracker, groups, [(s, (s.most_replicas, 1)) for s in steps])
+
+
+def pipeline(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+  """Places each stage of consecutive layers on its own device."""
+  steps = device_grids(groups)
+  _offer(tracker, groups, [(s, (1, len(s.devices))) for s in steps])
+
+
+def hybrid(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+  """Places replicas of a pipeline in the best grid of two or more of each.
+
+  Raises TfplaceError without microbatches or with fewer than four devices.
+  """
+  steps = _of_microbatches(tracker, groups)
+  grids = [(step, grid) for step in steps for grid in step.grids()]
+  if not grids:
+    raise TfplaceError(
+      f"strategy {tracker.name!r} needs four devices for two replicas of two"
+      f" stages; cluster {groups.problem.cluster.name!r} has"
+      f" {len(steps[-1].devices)}"
+    )
+  _offer(tracker, groups, grids)
+
+
+def _of_microbatches(tracker: Tracker, groups: GroupGraph) -> list[DeviceGrid]:
+  graph = groups.problem.graph
+  if graph.num_microbatches < 2:
+    raise TfplaceError(
+      f"strategy {tracker.name!r} places a step that is split into"
+      f" microbatches, which that of graph {graph.name!r} is not"
+    )
+  return device_grids(groups)
+
+
+def _offer(
+  tracker: Tracker,
+  groups: GroupGraph,
+  grids: Sequence[tuple[DeviceGrid, tuple[int, int]]],
+) -> None:
+  rows = (row for step, grid in grids for row in step.placements(*grid))
+  offer_all_repaired(tracker, groups, rows)

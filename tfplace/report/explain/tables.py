@@ -11,8 +11,7 @@ from tfplace.core.units import (
 from tfplace.report.explain import Explanation
 from tfplace.report.explain.microbatches import MicrobatchReport
 from tfplace.report.explain.one_op import OpReport
-from tfplace.report.names import listed
-from tfplace.report.rows import DEVICE
+from tfplace.report.rows import DEVICE, listed
 from tfplace.report.summary import format_peak
 from tfplace.report.table import Table
 
