@@ -169,7 +169,7 @@ def test_series_of_a_fork_pays_every_gap_but_the_last():
   assert check_bound(problem, 25, "path") == 25
 
 
-def test_window_adds_what_comes_before_and_after_the_work():
+def test_path_adds_what_comes_before_and_after_the_work():
   # 3, then six ops of 4 us on two devices, then 3: transfers take no time.
   problem = Problem(
     problems.graph(
@@ -178,27 +178,17 @@ def test_window_adds_what_comes_before_and_after_the_work():
     ),
     problems.cluster([np.inf] * 2, bandwidth=FREE),
   )
-  assert check_bound(problem, 3 + 12 + 3, "window") == 18
+  assert check_bound(problem, 3 + 12 + 3, "path") == 18
 
 
 def test_work_adds_up_over_stages():
-  # Two stages of four ops of 5 us on two devices, a join between them: no
-  # window sees that one follows the other, heads do.
+  # Two stages of four ops of 5 us on two devices, a join between them.
   stages = [(i, 4) for i in range(4)] + [(4, i) for i in range(5, 9)]
   problem = Problem(
     problems.graph([5.0] * 4 + [7.0] + [5.0] * 4, stages),
     problems.cluster([np.inf] * 2, bandwidth=FREE),
   )
-  assert check_bound(problem, 10 + 7 + 10, "window") == 27
-
-
-def test_group_runs_on_one_device():
-  # 1, then 10 and 10 that must stay together, and nothing else.
-  problem = Problem(
-    problems.graph([1.0, 10.0, 10.0], [(0, 1)], colocation=[None, "a", "a"]),
-    problems.cluster([np.inf] * 2, bandwidth=FREE),
-  )
-  assert check_bound(problem, 20, "group") == 20
+  assert check_bound(problem, 10 + 7 + 10, "path") == 27
 
 
 def test_tightened_problem_tells_the_bound_to_all_that_report_it():
@@ -311,15 +301,16 @@ def test_what_is_proved_in_less_time_is_weaker_and_as_true(kept_bytes):
 
 def test_a_proof_without_a_solver_holds(monkeypatch):
   problem = _layered(300, 1e6)
-  whole = lower_bound(problem).us
+  whole = lower_bound(problem).by_argument["work"]
 
   def out_of_time(*args, options, **others):
     assert options["time_limit"] <= 2.0
     return types.SimpleNamespace(x=None)
 
   monkeypatch.setattr("scipy.optimize.linprog", out_of_time)
-  bound = lower_bound(problem, at_most_s=6.0).us
-  assert problem.simple_bound_us <= bound < whole
+  bound = lower_bound(problem, at_most_s=6.0)
+  assert bound.us >= problem.simple_bound_us
+  assert bound.by_argument["work"] < whole
 
 
 @pytest.mark.parametrize("budget_s", [0.01, 1.0, 100.0])

@@ -10,18 +10,13 @@ import numpy as np
 
 from tfplace.bounds.heads import heads_and_tails
 from tfplace.bounds.relaxed import Relaxed, relax
-from tfplace.bounds.work import (
-  busiest_group,
-  busiest_window,
-  priced_work,
-  work_prices,
-)
+from tfplace.bounds.work import work_prices
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.evaluation import ROUNDING
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 
-SIMPLE, WORK, GROUP, PATH, WINDOW = "simple", "work", "group", "path", "window"
+SIMPLE, WORK, PATH = "simple", "work", "path"
 
 
 # Numbers of ops to look back for serial work, also of large graphs; a longer
@@ -41,8 +36,7 @@ class Bound:
     argument: argument that proves it.
     by_argument: argument -> microseconds that it proves: "simple" (rule 7
       (bound) of docs/simulation.md), "work" (divisible, with the speed of each
-      kind), "path" (heads and tails with transfers), "window" (work between
-      heads and tails) and "group" (such work on one device).
+      kind) and "path" (heads and tails with transfers).
     seconds: duration of the proof.
   """
 
@@ -75,7 +69,8 @@ def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
       # The time grows in proportion to the reach.
       if left_s <= 0 or took_s * each / 2 > left_s:
         break
-      took_s = _windows(relaxed, price, each, found, left_s / 3)
+      found[PATH] = _longest_path(relaxed, price, each)
+      took_s = left_s - (at_most_s - (time.perf_counter() - began))
   safe = {k: v * (1 - ROUNDING) for k, v in found.items() if np.isfinite(v)}
   safe[SIMPLE] = found[SIMPLE]
   argument = max(safe, key=lambda key: safe[key])
@@ -110,29 +105,6 @@ def warm_up() -> None:
   lower_bound(Problem(graph, Cluster("warm_up", (Device("CPU:0", "CPU"),))))
 
 
-def _windows(
-  relaxed: Relaxed,
-  price: np.ndarray,
-  reach: int,
-  found: dict[str, float],
-  solver_s: float,
-) -> float:
-  """Raises the path, group and window bounds with heads of this reach.
-
-  Returns the seconds spent without the solver.
-  """
-  began = time.perf_counter()
+def _longest_path(relaxed: Relaxed, price: np.ndarray, reach: int) -> float:
   head, tail = heads_and_tails(relaxed, price, reach)
-  work, free = priced_work(relaxed, price)
-  whole = (head + relaxed.time_us + tail).min(axis=1)
-  found[PATH] = max(found.get(PATH, 0.0), float(whole.max()))
-  found[GROUP] = max(found.get(GROUP, 0.0), busiest_group(relaxed, head, tail))
-  best, chosen = busiest_window(head.min(axis=1), tail.min(axis=1), work, free)
-  took_s = time.perf_counter() - began
-  if len(chosen):
-    # Price the best set again, with whole groups and its own prices.
-    at = head[chosen].min(), tail[chosen].min()
-    again_us, _ = work_prices(relaxed, chosen, solver_s)
-    best = max(best, float(sum(at)) + again_us)
-  found[WINDOW] = max(found.get(WINDOW, 0.0), best)
-  return took_s
+  return float((head + relaxed.time_us + tail).min(axis=1).max())
