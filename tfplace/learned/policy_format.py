@@ -57,7 +57,7 @@ class _Info:
   strategy: str
   features: int
   network: Mapping[str, Any]
-  weights: int
+  weights: int | None = None
   decisions: Sequence[int | None] = ()
 
 
