@@ -41,40 +41,9 @@ class Options:
     self.values = flags.FlagValues()
     self._name, self._text = name, text
 
-  def add(
-    self,
-    name: str,
-    default: Any,
-    text: str,
-    least: float | None = None,
-    kind: type | None = None,
-    choices: Sequence[str] | None = None,
-  ) -> None:
-    """Defines a flag.
-
-    Args:
-      name: of the flag.
-      default: its value where it is not given.
-      text: its meaning.
-      least: smallest number that is accepted.
-      kind: of its value; by default that of the default, or str for None.
-      choices: accepted texts, of a flag that takes one of several.
-    """
-    to = {"flag_values": self.values}
-    kind = kind or (str if default is None else type(default))
-    if choices is not None:
-      flags.DEFINE_enum(name, default, list(choices), text, **to)
-    elif kind is int:
-      flags.DEFINE_integer(name, default, text, least, **to)
-    elif kind is float:
-      flags.DEFINE_float(name, default, text, least, **to)
-    else:
-      define = {
-        list: flags.DEFINE_list,
-        bool: flags.DEFINE_bool,
-        str: flags.DEFINE_string,
-      }
-      define[kind](name, default, text, **to)
+  def add(self, name: str, default: Any, text: str, **options: Any) -> None:
+    """Defines a flag; `options` are those of `cli.define`."""
+    cli.define(self.values, name, text, default, **options)
 
   def add_search(self, budget_s: float, file: str) -> None:
     """Defines the flags of a benchmark that searches and writes `file`."""

@@ -22,15 +22,9 @@ _DESCRIPTION = (
 
 def _define(values: flags.FlagValues) -> None:
   sources.define_flags(values)
-  flags.DEFINE_string(
-    "op",
-    None,
-    "Op to explain: the effect of moving it to each other device.",
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    "json", False, "Print JSON instead of tables.", flag_values=values
-  )
+  text = "Op to explain: the effect of moving it to each other device."
+  cli.define(values, "op", text)
+  cli.define(values, "json", "Print JSON instead of tables.", False)
 
 
 def _main(values: flags.FlagValues) -> None:

@@ -37,8 +37,6 @@ _REWARDS = ("simulate", "measure")
 _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
 # Share of the time of such a run for a search for placements to change.
 _SEARCH_SHARE = 0.2
-# Strategies that a flag applies to.
-_STRATEGIES_OF = {"elite": ("gdp", "ordered", "hierarchical", "rnn")}
 # Fields of the configuration with a flag of their name.
 _REQUESTED = [
   field.name
@@ -49,105 +47,72 @@ _REQUESTED = [
 
 def _define(values: flags.FlagValues) -> None:
   training_graphs.define(values)
-  flags.DEFINE_list(
+  cli.define(
+    values,
     "max_decisions",
-    None,
     "Maximum number of decisions per graph; groups are merged until it is met."
     " 0 merges nothing. With several values, each graph is trained with each."
     " Default: that of the strategy.",
-    flag_values=values,
+    kind=list,
   )
-  flags.DEFINE_enum(
-    "strategy",
-    TrainConfig.strategy,
-    list(LEARNED),
-    "Learned strategy to train; auto asks ordered.",
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    "reward",
-    "simulate",
-    list(_REWARDS),
+  text = "Learned strategy to train; auto asks ordered."
+  cli.define(values, "strategy", text, TrainConfig.strategy, choices=LEARNED)
+  text = (
     "Evaluation of the policy's placements: the simulator or the real devices"
-    " of --cluster. Imitation always uses the simulator.",
-    flag_values=values,
+    " of --cluster. Imitation always uses the simulator."
   )
+  cli.define(values, "reward", text, "simulate", choices=_REWARDS)
   sources.define_dask_flag(
     values,
     "simulate the samples of each iteration (the numbers are the same as"
     " without it)",
   )
-  _define_directories(values)
-  _define_numbers(values)
-
-
-def _define_directories(values: flags.FlagValues) -> None:
-  text = {
-    "checkpoint_dir": "Directory of checkpoints and TensorBoard logs.",
-    "export_dir": "Directory to write the policy and the best placements to.",
-    "init_from": "Exported policy to start from; 'shipped' is the shipped one.",
-  }
-  for name, help_text in text.items():
-    flags.DEFINE_string(name, None, help_text, flag_values=values)
-
-
-def _define_numbers(values: flags.FlagValues) -> None:
-  numbers = {
-    "iterations": (0, "PPO iterations, each on the next graph."),
-    "imitation_steps": (0, "Imitation steps per graph, before PPO."),
-    "samples": (2, "Placements sampled per iteration."),
-    "checkpoint_every": (1, "Iterations between checkpoints."),
-    "seed": (0, "Seed of all random choices."),
-  }
-  for name, (least, text) in numbers.items():
-    flags.DEFINE_integer(
-      name,
-      getattr(TrainConfig, name),
-      f"{text}{_default_of(name)}",
-      lower_bound=least,
-      flag_values=values,
-    )
-  flags.DEFINE_integer(
-    "measured_steps",
-    5,
-    "Timed steps per measured placement.",
-    lower_bound=1,
-    flag_values=values,
+  cli.define_all(
+    values,
+    {
+      "checkpoint_dir": "Directory of checkpoints and TensorBoard logs.",
+      "export_dir": "Directory to write the policy and the best placements to.",
+      "init_from": "Exported policy to start from; 'shipped' is the shipped"
+      " one.",
+    },
   )
-  rates = {
-    "minutes": (
-      (None, 0.0, None),
-      "Time limit of this run, from its start to its export, in place of"
-      " --iterations. A run with the same --checkpoint_dir goes on as long.",
-    ),
-    "timeout_s": ((60.0, 1.0, None), "Seconds that one measurement may take."),
-    "elite": (
-      (None, 0.01, 1.0),
+  cli.define(
+    values,
+    "minutes",
+    "Time limit of this run, from its start to its export, in place of"
+    " --iterations. A run with the same --checkpoint_dir goes on as long.",
+    kind=float,
+    least=0.0,
+  )
+  text = "Timed steps per measured placement."
+  cli.define(values, "measured_steps", text, 5, least=1)
+  text = "Seconds that one measurement may take."
+  cli.define(values, "timeout_s", text, 60.0, least=1.0)
+  for name, kind, least, text in (
+    ("iterations", int, 0, "PPO iterations, each on the next graph."),
+    ("imitation_steps", int, 0, "Imitation steps per graph, before PPO."),
+    ("samples", int, 2, "Placements sampled per iteration."),
+    ("checkpoint_every", int, 1, "Iterations between checkpoints."),
+    ("seed", int, 0, "Seed of all random choices."),
+    (
+      "elite",
+      float,
+      0.01,
       "For all but placeto: best share of an iteration's samples that is used"
       " for training. 1 is plain PPO or REINFORCE.",
     ),
-    "learning_rate": ((None, 0.0, None), "Learning rate of Adam."),
-    "entropy": (
-      (None, 0.0, None),
+    ("learning_rate", float, 0.0, "Learning rate of Adam."),
+    (
+      "entropy",
+      float,
+      0.0,
       "Weight of the entropy. A larger weight keeps samples diverse, which"
       " improves the best of many.",
     ),
-  }
-  for name, ((default, lowest, highest), text) in rates.items():
-    flags.DEFINE_float(
-      name,
-      default,
-      f"{text}{_default_of(name)}",
-      lower_bound=lowest,
-      upper_bound=highest,
-      flag_values=values,
-    )
-
-
-def _default_of(name: str) -> str:
-  """Ends the help of flags that the configuration fills in by strategy."""
-  is_open = getattr(TrainConfig, name, 0) is None
-  return " Default: that of the strategy." if is_open else ""
+  ):
+    default = getattr(TrainConfig, name)
+    more = " Default: that of the strategy." if default is None else ""
+    cli.define(values, name, text + more, default, kind=kind, least=least)
 
 
 def _check(values: flags.FlagValues) -> None:
@@ -186,13 +151,10 @@ def _check(values: flags.FlagValues) -> None:
 
 
 def _check_strategy(values: flags.FlagValues) -> None:
-  for name, strategies_of in _STRATEGIES_OF.items():
-    flag = values[name]
-    if flag.value != flag.default and values.strategy not in strategies_of:
-      raise cli.UsageError(
-        f"--{name}={flag.value} is for --strategy={'|'.join(strategies_of)},"
-        f" not {values.strategy}"
-      )
+  if values.elite is not None and values.strategy == "placeto":
+    raise cli.UsageError(
+      f"--elite={values.elite} is for other strategies, not placeto"
+    )
 
 
 def _check_minutes(values: flags.FlagValues) -> None:

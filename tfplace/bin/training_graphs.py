@@ -22,24 +22,16 @@ SOURCES = ("models", "graphs")
 
 def define(values: flags.FlagValues) -> None:
   """Adds the flags that name training graphs."""
-  flags.DEFINE_list(
-    "models",
+  cli.define_all(
+    values,
+    {
+      "models": "Models of the zoo, such as inception_v3,nmt, or Keras files"
+      " (.keras).",
+      "graphs": "tfplace.graph.v1 files, or globs of them.",
+      "cluster": "Devices: a preset such as k80x2, or a tfplace.cluster.v1"
+      " file. With several values, each graph is placed on each cluster.",
+    },
     [],
-    "Models of the zoo, such as inception_v3,nmt, or Keras files (.keras).",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "graphs",
-    [],
-    "tfplace.graph.v1 files, or globs of them.",
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    "cluster",
-    [],
-    "Devices: a preset such as k80x2, or a tfplace.cluster.v1 file. With"
-    " several values, each graph is placed on each cluster.",
-    flag_values=values,
   )
   microbatch_flags.define_flags(values)
 
