@@ -33,7 +33,7 @@ def test_tables_json_file_and_report(model_file, tmp_path, capsys):
   assert data == json.loads(output.read_text())
   found = formats.load_estimate(output)
   assert found.steps[0].weights.trainable_bytes == 40
-  assert "Memory over the step" in report.read_text()
+  assert "timeline and memory" in report.read_text()
 
 
 def test_largest_batch_of_a_cluster(model_file, tmp_path, capsys):

@@ -114,24 +114,3 @@ def edited(folder, edit):
   edit(content.meta_graphs[0])
   path.write_bytes(content.SerializeToString())
   return folder
-
-
-def vocabulary(tmp_path):
-  words = tmp_path / "words.txt"
-  words.write_text("a\nb\n")
-  return words
-
-
-def with_vocabulary(tmp_path):
-  """A SavedModel with a table of an asset, and its asset."""
-  words = vocabulary(tmp_path)
-  module = tf.Module()
-  init = tf.lookup.TextFileInitializer(
-    str(words),
-    *(tf.string, tf.lookup.TextFileIndex.WHOLE_LINE),
-    *(tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER),
-  )
-  module.table = tf.lookup.StaticVocabularyTable(init, num_oov_buckets=1)
-  model = export(tmp_path / "model", module)
-  words.unlink()  # the model has its own copy
-  return model, model / "assets" / "words.txt"

@@ -1,31 +1,25 @@
-"""Safe loading of untrusted SavedModels, confined to the model's own files.
+"""Safe loading of untrusted SavedModels.
 
 `tf.saved_model.load` runs the functions that create, initialize, restore and
-destroy resources. First, everything that the loader never runs is removed: the
-flat graph and functions that no object has. Every remaining op must have no
-side effects (`side_effects`) or read an asset inside the model's folder, under
-the name that the loader binds to its argument. Finally, the model is loaded
-from a temporary folder with the checked graph and copies of the assets, so the
-loaded files are the checked ones. Only the checkpoint, which is plain data, is
-a link.
+destroy resources. It restores the variables through the model's objects,
+without the flat graph, and never saves. First, everything that it never runs is
+removed: the flat graph and functions that no object has. No remaining op may
+have side effects (`side_effects`). Finally, the model is loaded from a
+temporary folder with the checked graph and a link to the checkpoint, which is
+plain data.
 """
 
 import os
-import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import validate
-from tfplace.extraction.safety import (
-  limits,
-  saved_model_parts,
-  side_effects,
-)
+from tfplace.extraction import nodes, validate
+from tfplace.extraction.safety import limits, side_effects
 from tfplace.formats.files import check_temporary_folder
 
 FILES = ("saved_model.pb", "saved_model.pbtxt")
@@ -54,24 +48,12 @@ def load(path: str) -> Any:
       " --allow_side_effects (in Python, allow_side_effects=True) loads it all"
       " the same"
     )
-  saved_model_parts.keep_objects(meta_graph)
-  assets = _assets(path, meta_graph)
-  captured = _captured_assets(meta_graph.object_graph_def)
-  files = saved_model_parts.OwnFiles(meta_graph.graph_def, captured)
-  side_effects.refuse(
-    side_effects.first(
-      meta_graph.graph_def,
-      lambda node, function: (
-        side_effects.reaches_out(node)
-        and not files.reads_own_file(node, function)
-      ),
-    ),
-    where,
-  )
+  _keep_objects(meta_graph)
+  side_effects.refuse(side_effects.when_run(meta_graph.graph_def), where)
   check_temporary_folder()
   with tempfile.TemporaryDirectory(prefix="tfplace-") as folder:
     try:
-      _write(path, folder, content, assets)
+      _write(path, folder, content)
     except OSError as error:
       raise ExtractionError(f"{where} cannot be copied: {error}") from error
     del content  # frees memory, since TensorFlow parses it again
@@ -103,60 +85,55 @@ def read(path: str) -> saved_model_pb2.SavedModel:
   return content
 
 
-def _captured_assets(objects: Any) -> dict[str, list[bool]]:
-  """Maps functions of objects to whether each captured tensor is an asset."""
-  assets = [
-    node.WhichOneof("kind") == "asset" and not node.registered_name
-    for node in objects.nodes
-  ]
-  captured: dict[str, list[bool]] = {
-    name: [] for name in saved_model_parts.objects_functions(objects)
-  }
-  for name, function in objects.concrete_functions.items():
-    captured[name] = [
-      0 <= i < len(assets) and assets[i] for i in function.bound_inputs
-    ]
-  return captured
+def _keep_objects(meta_graph: Any) -> None:
+  """Keeps only functions and constants that TensorFlow 2 objects use."""
+  graph_def = meta_graph.graph_def
+  objects = meta_graph.object_graph_def
+  constants = {node.constant.operation for node in objects.nodes} - {""}
+  _keep(
+    graph_def.node, lambda node: node.op == "Const" and node.name in constants
+  )
+  _keep_functions(graph_def, _objects_functions(objects))
 
 
-def _assets(path: str, meta_graph: Any) -> dict[str, str]:
-  """Maps asset names to files; rejects files outside the model's folder."""
-  root = os.path.realpath(path)
-  result = {}
-  for asset in meta_graph.asset_file_def:
-    name = asset.filename.replace("\0", "?")  # no file name has a null byte
-    file = os.path.realpath(os.path.join(root, "assets", name))
-    is_plain = os.path.normpath(name) == name and not os.path.isabs(name)
-    if not is_plain or os.path.commonpath((root, file)) != root:
-      raise ExtractionError(
-        f"SavedModel {path!r}: asset {name[:80]!a} lies outside of the model's"
-        f" folder; --allow_side_effects (in Python, allow_side_effects=True)"
-        " reads it all the same"
-      )
-    if os.path.isfile(file):
-      result[name] = file
-  total = sum(map(os.path.getsize, result.values()))
-  if total > limits.MAX_BYTES:
-    raise ExtractionError(
-      f"SavedModel {path!r} has assets of {total} bytes; at most"
-      f" {limits.MAX_BYTES} are accepted",
-      num_bytes=total,
-    )
-  return result
+def _objects_functions(objects: Any) -> set[str]:
+  """Returns the names of the functions that objects own or capture from."""
+  names = set(objects.concrete_functions)
+  for node in objects.nodes:
+    names.update(node.function.concrete_functions)
+    names.add(node.bare_concrete_function.concrete_function_name)
+    names.add(node.captured_tensor.concrete_function)
+  return names
 
 
-def _write(
-  path: str, folder: str, content: Any, assets: Mapping[str, str]
-) -> None:
+def _keep_functions(graph_def: Any, roots: Iterable[str]) -> None:
+  """Drops functions not reached from `roots`, gradients or the flat graph."""
+  library = graph_def.library
+  start = [*roots, *(g.gradient_func for g in library.registered_gradients)]
+  start += _called_by(graph_def.node)
+  functions = nodes.functions_of(graph_def)  # drops duplicate names
+  calls = {name: _called_by(f.node_def) for name, f in functions.items()}
+  for gradient in library.gradient:
+    calls.setdefault(gradient.function_name, []).append(gradient.gradient_func)
+  kept = nodes.reached(start, lambda name: calls.get(name, ()))
+  del library.function[:]
+  library.function.extend(f for name, f in functions.items() if name in kept)
+  _keep(library.gradient, lambda g: g.function_name in kept)
+
+
+def _called_by(body: Iterable[nodes.NodeDef]) -> list[str]:
+  return [name for node in body for name in nodes.called_functions(node)]
+
+
+def _keep(items: Any, is_kept: Callable[[Any], bool]) -> None:
+  kept = [item for item in items if is_kept(item)]
+  del items[:]
+  items.extend(kept)
+
+
+def _write(path: str, folder: str, content: Any) -> None:
   with open(os.path.join(folder, FILES[0]), "wb") as file:
     file.write(content.SerializeToString())
   variables = os.path.realpath(os.path.join(path, "variables"))
   if os.path.isdir(variables):
     os.symlink(variables, os.path.join(folder, "variables"))
-  for name, source in assets.items():
-    target = os.path.join(folder, "assets", name)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    # The checked file was not a link, so a link here is an attack.
-    source_file = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
-    with open(source_file, "rb") as file, open(target, "wb") as copy:
-      shutil.copyfileobj(file, copy)
