@@ -41,7 +41,7 @@ def main(values: flags.FlagValues) -> None:
   """Measures missing rows; saves after each."""
   from benchmarks import models
 
-  known = models.MODELS | models.SMALL
+  known = models.SMALL | models.MODELS
   lib.check_names("models", values.models, known)
   lib.check_names("precisions", values.precisions, PRECISIONS)
   cli.load_tensorflow()
