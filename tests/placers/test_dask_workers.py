@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 import tfplace
-from tests.plan.test_microbatch_choice import Step
 from tests.testing.dask_workers import two_workers
+from tests.testing.one_layer import Step
 from tests.testing.slow import slow_but
 from tfplace import placers, plan
 from tfplace.core import Problem
