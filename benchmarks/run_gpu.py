@@ -11,7 +11,7 @@ memory limits and links of two logical GPUs.
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -46,17 +46,28 @@ def main(values: flags.FlagValues) -> None:
   lib.check_names("precisions", values.precisions, PRECISIONS)
   cli.load_tensorflow()
   saved = lib.Rows(values.out, {"steps": values.steps}, policy=None)
+  failed = []
+
+  def attempt(key: str, measure: Callable[[], dict[str, Any]]) -> None:
+    try:
+      saved.row(key, measure)
+    except Exception as error:  # the other rows are worth having
+      failed.append(key)
+      print(f"{key} failed: {type(error).__name__}: {error}", flush=True)
+
   if values.links:  # in a process of its own, before this one takes the GPU
-    saved.row("two logical GPUs", _two_logical)
+    attempt("two logical GPUs", _two_logical)
   cluster = _one_device()
-  saved.row("card", lambda: _card(cluster))
+  attempt("card", lambda: _card(cluster))
   for name in values.models:
     for precision in values.precisions:
-      saved.row(
+      attempt(
         f"{name} {precision}",
         lambda n=name, p=precision: _steps(known[n], p, cluster, values),
       )
   print(table(saved.found))
+  if failed:
+    raise cli.UsageError(f"failed: {', '.join(failed)}")
 
 
 def _two_logical() -> dict[str, Any]:
@@ -122,8 +133,11 @@ def _steps(
     if values.xla:
       model.compile(model.optimizer, model.loss, jit_compile=True)
       began = time.monotonic()
-      row["user_xla_us"] = _user_us(model, x, y, values.steps)
-      row["xla_s"] = time.monotonic() - began
+      try:
+        row["user_xla_us"] = _user_us(model, x, y, values.steps)
+        row["xla_s"] = time.monotonic() - began
+      except tf.errors.OpError as error:  # XLA lacks an op
+        row["xla_error"] = error.message[:300]
   finally:
     keras.mixed_precision.set_global_policy("float32")
     tf.config.experimental.enable_tensor_float_32_execution(True)
