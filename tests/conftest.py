@@ -10,14 +10,13 @@ import pytest
 _LONG = (
   "training",
   "keras",
-  "security",
   "extraction",
-  "models",
   "measure",
-  "benchmarks",
-  "tests",  # files outside of any folder: examples, the wheel
-  "bin",
   "plan",
+  "tests",  # files outside of any folder: examples, the wheel
+  "models",
+  "learned",
+  "benchmarks",
 )
 
 

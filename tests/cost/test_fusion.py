@@ -143,11 +143,6 @@ def test_units_are_of_one_microbatch_and_without_state(graphs):
     assert not any("Variable" in plain.types[op] for op in ops)
 
 
-def on_gpu(problem):
-  """[1, num_ops]: the first GPU, or the CPU for ops without a GPU kernel."""
-  return np.where(np.isnan(problem.graph.time_us["GPU"]), 2, 0)[None]
-
-
 def test_a_fused_step_takes_less_time(graphs):
   problems = [Problem(graph, cluster_preset("v100x2")) for graph in graphs]
   steps = [

@@ -57,26 +57,6 @@ def busy_link():
   return Placement(problem, np.array([0, 1]))
 
 
-def three_branches():
-  """a feeds b, c and e, which feed d; 1 us for each transfer.
-
-  Two of b, c and e share a device: a 0-1, the two 1-21, d 21-22. With a third
-  device each has its own: b 1-11 here, c and e 2-12 elsewhere, and d where c
-  is, at 13, when e's output has arrived: 13-14.
-  """
-  ops = [
-    OpSpec(name, "X", {"GPU": us}, [100.0])
-    for name, us in zip("abced", (1.0, 10.0, 10.0, 10.0, 1.0), strict=True)
-  ]
-  edges = [(0, 0, i) for i in (1, 2, 3)] + [(i, 0, 4) for i in (1, 2, 3)]
-  devices = (Device("/gpu:0", "GPU"), Device("/gpu:1", "GPU"))
-  links = (Link("/gpu:0", "/gpu:1", 100.0), Link("/gpu:1", "/gpu:0", 100.0))
-  problem = Problem(
-    build_graph("branches", ops, edges), Cluster("pair", devices, links)
-  )
-  return Placement(problem, np.array([0, 0, 0, 1, 0]))
-
-
 def messages():
   """A link that takes time of its devices: 1 to send, 2 to receive.
 
