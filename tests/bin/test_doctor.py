@@ -173,3 +173,14 @@ def test_gpus_that_share_launch_threads_are_noted(examined, monkeypatch):
   assert "TF_GPU_THREAD_MODE=gpu_private" in finding["way_out"]
   monkeypatch.setenv("TF_GPU_THREAD_MODE", "gpu_private")
   assert examined(gpus=["NVIDIA H200"] * 2)[1] == []
+
+
+def test_requirements_of_another_python_are_left_out(examined, monkeypatch):
+  wanted = [
+    *metadata.requires("tfplace"),
+    "unknown-library>=1; python_version < '3' and extra == 'train'",
+  ]
+  monkeypatch.setattr(metadata, "requires", lambda _: wanted)
+  code, findings, data = examined()
+  assert (code, findings) == (0, [])
+  assert "unknown-library" not in data["libraries"]

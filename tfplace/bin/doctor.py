@@ -177,9 +177,10 @@ def _libraries(facts: dict[str, Any]) -> Section:
   for wanted in map(Requirement, metadata.requires("tfplace") or ()):
     name, version = wanted.name, _version(wanted.name)
     marker, pip = wanted.marker, f"pip install '{name}{wanted.specifier}'"
-    extra = next(
-      x for x in known if not marker or marker.evaluate({"extra": x})
-    )
+    fits = (x for x in known if not marker or marker.evaluate({"extra": x}))
+    extra = next(fits, None)
+    if extra is None:  # it is for another version of Python
+      continue
     if extra:
       lacking.setdefault(extra, []).extend([name] if version is None else [])
       continue
