@@ -80,7 +80,7 @@ def test_programs_and_modules_that_are_named_exist(page):
   programs = re.findall(r"python3? ((?:benchmarks|examples)/[\w/]+\.py)", text)
   for name in re.findall(r"python3? -m (benchmarks\.[\w.]+)", text):
     programs.append(name.replace(".", "/") + ".py")
-  modules = re.findall(r"`(tfplace/[\w/]+(?:\.py)?)", text)
+  modules = re.findall(r"`(tfplace/[\w/]+(?:\.py|\.json)?)", text)
   for path in programs + modules:
     assert (ROOT / path).exists(), f"{page} names {path}"
 

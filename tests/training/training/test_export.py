@@ -67,7 +67,7 @@ def test_weights_and_logits_are_the_networks_for_any_size(network, exported):
 
 @pytest.mark.parametrize(
   "told, found, at_most_40",
-  [((5, None), (5, None), (5, 40)), (None, (None,), (40,))],
+  [((5, None), (5, None), (5, 40)), ((), (None,), (40,))],
 )
 def test_a_policy_says_how_it_was_trained(exported, told, found, at_most_40):
   with_info(exported, lambda info: info.update(decisions=told))
@@ -108,7 +108,7 @@ def test_training_starts_from_no_other_saved_model(exported, tmp_path):
 
   module.logits = logits
   tf.saved_model.save(module, str(exported))
-  with pytest.raises(TrainingError, match="it was not loaded"):
+  with pytest.raises(TrainingError, match="can read or write files"):
     restore_network(exported, "gdp", NetworkConfig)
   assert not (tmp_path / "canary").exists()
 
