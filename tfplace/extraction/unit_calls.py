@@ -15,7 +15,9 @@ import tensorflow as tf
 from tensorflow.core.framework import function_pb2
 from tensorflow.python.eager import context
 
+from tfplace.core.microbatches import microbatch_of
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.recompute import is_clone
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes, units
 from tfplace.extraction.traced import TracedStep
@@ -29,6 +31,7 @@ def compile_units(
   unit_of: Callable[[tf.Operation], Hashable | None],
   results: Sequence[tf.Tensor] = (),
   later: Iterable[tuple[int, int]] = (),
+  turn_of: Callable[[str], int | None] | None = None,
 ) -> tuple[dict[tf.Operation, list[tf.Operation]], list[tf.Tensor]]:
   """Replaces units of a graph by compiled calls, in place.
 
@@ -42,6 +45,9 @@ def compile_units(
     results: tensors that the graph's user reads.
     later: (earlier, later) positions of ops between which TensorFlow will add
       control edges.
+    turn_of: turn of an op by name, or None in order of arrival. If given, units
+      of a device are merged where neither a transfer nor another microbatch
+      waits in between.
 
   Returns:
     Each call -> the ops of its unit, and the tensors in place of `results`.
@@ -68,6 +74,9 @@ def compile_units(
   order = [i for i in _topological(before) if not inlined[i]]
   groups: dict[int, list[tf.Operation]] = {}
   found = units.grouped(keys, before, order)
+  if turn_of is not None and not any(is_clone(op.name) for op in ops):
+    labels = _merged(ops, found, before, order, turn_of)
+    found = units.grouped(labels, before, order, first_fit=True)
   for i in order:
     if found[i] >= 0:
       groups.setdefault(found[i], []).append(ops[i])
@@ -95,6 +104,70 @@ def compile_units(
     {call: unit.ops for unit, call in zip(made, calls, strict=True)},
     [replaced.get(tensor.ref(), tensor) for tensor in results],
   )
+
+
+def _merged(
+  ops: Sequence[tf.Operation],
+  found: Sequence[int],
+  before: Sequence[Sequence[int]],
+  order: Sequence[int],
+  turn_of: Callable[[str], int | None],
+) -> list[Hashable | None]:
+  """Returns a key of each op that units share which may be merged.
+
+  A unit of the same device and microbatch is merged with those before it unless
+  it waits for a transfer, or one of them sends a result. In turn, no unit of
+  another microbatch is between them.
+  """
+  vertex = [at if at >= 0 else -1 - i for i, at in enumerate(found)]
+  first: dict[int, int] = {}
+  earlier: dict[int, dict[int, None]] = {}
+  turns: dict[int, float] = {}
+  for i in order:
+    at = vertex[i]
+    first.setdefault(at, i)
+    turn = turn_of(ops[i].name)
+    if turn is not None:
+      turns[at] = min(turns.get(at, turn), turn)
+    earlier.setdefault(at, {}).update(
+      {vertex[j]: None for j in before[i] if vertex[j] != at}
+    )
+  part = {
+    at: (ops[i].device, microbatch_of(ops[i].name)) for at, i in first.items()
+  }
+
+  def is_apart(one: int, other: int) -> bool:
+    """Returns whether a transfer or another microbatch is between vertices."""
+    (device, mine), (far, its) = part[one], part[other]
+    is_sent = bool(device) and bool(far) and device != far
+    return is_sent or (None not in (mine, its) and mine != its)
+
+  sends = {b for a, them in earlier.items() for b in them if is_apart(b, a)}
+  vertices = [*first]
+  number = {at: i for i, at in enumerate(vertices)}
+  sequence = [
+    vertices[i]
+    for i in _topological([[number[b] for b in earlier[at]] for at in vertices])
+  ]
+  sequence.sort(key=lambda at: turns.get(at, 0))
+  count: dict[Hashable, int] = {}
+  ended: set[Hashable] = set()
+  last: dict[str, Hashable] = {}
+  label: dict[int, Hashable] = {}
+  for at in sequence:
+    if at < 0:
+      continue
+    key = part[at]
+    is_next = not turns or last.get(key[0], key) == key
+    waits = any(is_apart(b, at) for b in earlier[at])
+    if waits or key in ended or not is_next:
+      count[key] = count.get(key, 0) + 1
+      ended.discard(key)
+    last[key[0]] = key
+    label[at] = key, count.get(key, 0)
+    if at in sends:
+      ended.add(key)
+  return [label.get(at) for at in vertex]
 
 
 def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:

@@ -131,33 +131,39 @@ def grouped(
   keys: Sequence[Hashable | None],
   before: Sequence[Iterable[int]],
   order: Iterable[int],
+  *,
+  first_fit: bool = False,
 ) -> list[int]:
   """Groups nodes of equal keys so that the graph of groups has no cycle.
 
   A node joins the last group of its key, or begins the next if that closed a
-  cycle.
+  cycle; by first fit, it joins the first group of its key that stays free of
+  cycles.
 
   Args:
     keys: key of each node, or None to keep it out of groups.
     before: predecessors of each node.
     order: the nodes in topological order.
+    first_fit: whether all groups of its key are open to a node.
 
   Returns:
     Group of each node; -1 without one.
   """
   dag, found = _Dag(), [-1] * len(keys)
   vertex: dict[int, int] = {}
-  last: dict[Hashable, int] = {}
+  open_groups: dict[Hashable, list[int]] = {}
   group: dict[int, int] = {}
   for node in order:
     key = keys[node]
     earlier = {vertex[other] for other in before[node]}
-    at = None if key is None else last.get(key)
-    if at is None or not dag.follows(at, earlier - {at}):
+    known = [] if key is None else open_groups.setdefault(key, [])
+    fits = (at for at in known if dag.follows(at, earlier - {at}))
+    at = next(fits, None)
+    if at is None:
       at = dag.add(earlier)
       if key is not None:
-        last[key] = at
         group[at] = len(group)
+        open_groups[key] = [*known, at] if first_fit else [at]
     vertex[node] = at
     found[node] = group.get(at, -1)
   return found

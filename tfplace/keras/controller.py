@@ -142,6 +142,7 @@ class Controller:
         self._unit_of(planned),
         tensors,
         op_order.program_order(graph.get_operations()),
+        planned.turns.get,
       )
       new = iter(tensors)
       result = keras.tree.pack_sequence_as(
