@@ -135,7 +135,7 @@ def test_one_microbatch_is_the_step_as_it_was_op_for_op(graph_of):
 def test_sparse_gradients_stay_sparse():
   graph = tfplace.extract(
     tokens(), CLUSTER, batch_size=BATCH, microbatches=4,
-    allow_batch_statistics=True,
+    allow_batch_statistics=True, compile="none",
   )  # fmt: skip
   table = ROWS * WIDTH * 4
   op_of = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
@@ -176,7 +176,8 @@ def blocks(is_recomputed=False):
 
 def simulated(model, batch_size=64, **options):
   """The graph of its step, and the evaluation on one device."""
-  graph = tfplace.extract(model, CLUSTER, batch_size=batch_size, **options)
+  options = {"batch_size": batch_size, "compile": "none", **options}
+  graph = tfplace.extract(model, CLUSTER, **options)
   problem = tfplace.Problem(graph, CLUSTER)
   devices = np.zeros((1, graph.num_ops), int)
   return graph, tfplace.Simulator(problem).evaluate(devices)[0]

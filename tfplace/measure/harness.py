@@ -77,11 +77,11 @@ class MeasurementHarness:
     measure_s: float = math.inf,
     on_stage: Progress = silent,
   ) -> None:
-    traced = in_units(traced, problem.graph)
-    _check(problem, traced, workers)
     if not allow_side_effects:
       found = side_effects.when_run(traced.graph_def)
       side_effects.refuse(found, repr(traced.name), MeasurementError)
+    traced = in_units(traced, problem.graph)
+    _check(problem, traced, workers)
     self.problem = problem
     self.traces: Sequence[messages.Trace] = ()
     self._traced = traced
