@@ -301,6 +301,7 @@ def _notes_on_units(
     for node in nodes
     if node.name in layers
     and node.name not in inside
+    and node.op != "VarHandleOp"  # A unit reads variables from outside.
     and not xla_compiles(node)
   ]
   if lacking:
