@@ -62,6 +62,16 @@ def test_steps_in_units_equal_the_step_that_keras_compiles(kind, options):
   assert not any("jit_compile" in note for note in model.placement.notes)
 
 
+def test_without_keras_compiling_masks_are_those_of_tensorflow():
+  expected, _ = losses(at.build("dropout"), "dropout")
+  model = at.build("dropout")
+  tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
+  with at.recorded() as ran:
+    found, _ = losses(model, "dropout")
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  assert calls(ran)[1] >= 4
+
+
 def test_auto_does_what_keras_does():
   for jit_compile in (True, False):
     model = at.build("dense", compiled=False)

@@ -49,7 +49,6 @@ SLOWER = {
   "recomputed": ("siamese",),
   "compiled": layer_cases.CASES,
 }
-UNCOMPILED = ("ctc_loss", "text_and_tables")
 TABLE = [
   case
   for plan, quick in QUICK.items()
@@ -67,16 +66,13 @@ def _losses(model, batch):
 
 
 @functools.cache
-def _unplaced(kind, jit_compile=False):
-  model, batch = layer_cases.build(kind)
-  # What XLA cannot compile, Keras does not compile at all.
-  model.jit_compile = jit_compile and kind not in UNCOMPILED
-  return _losses(model, batch)
+def _unplaced(kind):
+  return _losses(*layer_cases.build(kind))
 
 
 @pytest.mark.parametrize(("kind", "plan"), TABLE)
 def test_losses_equal_those_of_the_unplaced_model(kind, plan):
-  expected = _unplaced(kind, plan == "compiled")
+  expected = _unplaced(kind)
   model, batch = layer_cases.build(kind)
   traced = trace_keras(model, sample=batch, microbatches=PLANS[plan])
   placement = at.random_placement(traced)

@@ -171,11 +171,21 @@ class Controller:
   def _unit_of(
     self, planned: DeviceMap
   ) -> Callable[[tf.Operation], Hashable | None]:
-    """Returns a function to the unit of an op, as planned or by names."""
-    if planned.units:
-      return lambda op: planned.unit_of_op(op.name)
+    """Returns a function to the unit of an op, as planned or by names.
+
+    XLA draws other random numbers than TensorFlow, so it draws them only where
+    it does so for the unplaced step.
+    """
     layers = state.layer_names(self._model)
-    return lambda op: units.key_by_name(op.name, layers)
+
+    def unit_of(op: tf.Operation) -> Hashable | None:
+      if units.is_random(op.type) and not self._jit.wanted:
+        return None
+      if planned.units:
+        return planned.unit_of_op(op.name)
+      return units.key_by_name(op.name, layers)
+
+    return unit_of
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """Returns the step to run, microbatched if the plan says so."""

@@ -27,8 +27,7 @@ from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.kernels import xla_compiles
 from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
-from tfplace.extraction.units import is_random
-from tfplace.keras import progress, state
+from tfplace.keras import progress
 from tfplace.keras.controller import Planner
 from tfplace.keras.given_placement import stays
 from tfplace.keras.layer_groups import LayerGroup, check_groups
@@ -247,7 +246,7 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
   text = f"model {model.name!r}: {seconds_phrase(show.seconds)}"
   progress.print_or_log(text, request.verbose, logging.INFO)
   notes = [*plan.notes]
-  notes += _notes_on_units(model, request, plan)
+  notes += filter(None, [_left_out(plan)])
   if request.is_local and not plan.one_device:
     notes += filter(None, [local_devices.shared_note(plan.devices)])
   is_open = data is None and request.batch_size is None
@@ -285,38 +284,29 @@ def _against_unplaced(
   )
 
 
-def _notes_on_units(
-  model: keras.Model, request: Request, plan: Plan
-) -> list[str]:
-  """Returns what the units of a plan leave out, and what they change."""
+def _left_out(plan: Plan) -> str:
+  """Returns which ops of layers XLA lacks in a plan of units, or ""."""
   if plan.placement is None or plan.step is None:
-    return []
-  graph = plan.placement.problem.graph
-  if not graph.members:
-    return []
-  inside = {op for members in graph.members.values() for op in members}
-  nodes, layers, notes = plan.step.graph_def.node, plan.step.layers, []
+    return ""
+  members = plan.placement.problem.graph.members
+  if not members:
+    return ""
+  inside = {op for ops in members.values() for op in ops}
+  layers = plan.step.layers
   lacking = [
     (node.op, layers[node.name][0])
-    for node in nodes
+    for node in plan.step.graph_def.node
     if node.name in layers
     and node.name not in inside
     and node.op != "VarHandleOp"  # A unit reads variables from outside.
     and not xla_compiles(node)
   ]
-  if lacking:
-    op, layer = lacking[0]
-    notes.append(
-      f"XLA does not compile {len(lacking)} ops, such as {op} of layer"
-      f" {layer!r}."
-    )
-  as_keras = state.compiles_own_steps(model, request.cluster)
-  if not as_keras and any(is_random(node.op) for node in nodes):
-    notes.append(
-      "XLA draws other random numbers, such as masks of dropout, than the"
-      " unplaced step, which Keras does not compile here."
-    )
-  return notes
+  if not lacking:
+    return ""
+  op, layer = lacking[0]
+  return (
+    f"XLA does not compile {len(lacking)} ops, such as {op} of layer {layer!r}."
+  )
 
 
 def _is_slower(plan: Plan) -> bool:
