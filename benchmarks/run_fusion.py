@@ -1,4 +1,4 @@
-"""What placement is worth where XLA fuses the step, and where it does not.
+"""Speedups of placements with and without XLA.
 
 For each model, cluster and precision, the steps of single ops and of units that
 XLA compiles are simulated on one GPU, data parallel on all, and placed by

@@ -1,4 +1,4 @@
-"""One GPU beside its cost model, in about ten minutes.
+"""One GPU beside its cost model.
 
 For whole Keras steps in fp32, TF32 and bf16: the user's step without and with
 XLA, the step as tfplace measures it, and what the cost model predicts, in all

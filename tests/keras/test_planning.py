@@ -310,13 +310,17 @@ def _compiled_model():
   return model
 
 
-@pytest.mark.parametrize("unplaced_us, stays", [(1.0, True), (1e9, False)])
+@pytest.mark.parametrize(
+  ("unplaced_us", "microbatches", "stays"),
+  [(1.0, 1, True), (1e9, 1, False), (1.0, 2, False)],
+)
 def test_a_plan_must_be_faster_than_the_step_that_fit_compiles(
-  monkeypatch, unplaced_us, stays
+  monkeypatch, unplaced_us, microbatches, stays
 ):
   monkeypatch.setattr(local_step, "compiled_us", lambda traced: unplaced_us)
   model = _compiled_model()
   options = {"batch_size": 8, "budget_s": 0.5, "costs": "measured"}
+  options["microbatches"] = microbatches
   told = tfplace.plan_model(model, FAST, **options)
   note = told.notes[0]
   assert note.startswith("The placed step takes ") and "with XLA" in note
@@ -324,6 +328,8 @@ def test_a_plan_must_be_faster_than_the_step_that_fit_compiles(
   if stays:
     assert told.one_device and note.endswith("so the model stays unplaced.")
     assert told.devices == (CPUS[0],) and told.microbatches == 1
+  else:
+    assert "stays unplaced" not in note and told.microbatches == microbatches
 
 
 def test_the_reference_is_compiled_only_where_fit_compiles(monkeypatch):

@@ -7,8 +7,9 @@ one by one, however equal.
 """
 
 import dataclasses
+import graphlib
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -52,7 +53,36 @@ def compile_units(
   Returns:
     Each call -> the ops of its unit, and the tensors in place of `results`.
   """
+  wanted = {tensor.ref() for tensor in results}
   ops = graph.get_operations()
+  groups = _groups(ops, unit_of, later, turn_of)
+  made = [unit for group in groups if (unit := _Unit(group, wanted)).outputs]
+  if not made:
+    return {}, list(results)
+  calls = _calls(graph, made)
+  replaced: dict[Any, tf.Tensor] = {}
+  call_of: dict[str, tf.Operation] = {}
+  for unit, call in zip(made, calls, strict=True):
+    for old, new in zip(unit.outputs, call.outputs, strict=True):
+      new.set_shape(old.shape)
+      replaced[old.ref()] = new
+    call_of.update(dict.fromkeys((op.name for op in unit.ops), call))
+  for op in (*ops, *calls):
+    if op.name not in call_of:
+      _redirect(op, replaced, call_of)
+  return (
+    {call: unit.ops for unit, call in zip(made, calls, strict=True)},
+    [replaced.get(tensor.ref(), tensor) for tensor in results],
+  )
+
+
+def _groups(
+  ops: Sequence[tf.Operation],
+  unit_of: Callable[[tf.Operation], Hashable | None],
+  later: Iterable[tuple[int, int]],
+  turn_of: Callable[[str], int | None] | None,
+) -> list[list[tf.Operation]]:
+  """Returns the ops of each call in topological order; see `compile_units`."""
   index = {op.name: i for i, op in enumerate(ops)}
   inlined = [_is_inlined(op) for op in ops]
   before = [
@@ -71,39 +101,25 @@ def compile_units(
     else (unit, op.device)
     for i, op in enumerate(ops)
   ]
-  order = [i for i in _topological(before) if not inlined[i]]
-  groups: dict[int, list[tf.Operation]] = {}
+  order = [i for i in _sorted(dict(enumerate(before))) if not inlined[i]]
   found = units.grouped(keys, before, order)
   if turn_of is not None and not any(is_clone(op.name) for op in ops):
     labels = _merged(ops, found, before, order, turn_of)
     found = units.grouped(labels, before, order, first_fit=True)
+  groups: dict[int, list[tf.Operation]] = {}
   for i in order:
     if found[i] >= 0:
       groups.setdefault(found[i], []).append(ops[i])
-  wanted = {tensor.ref() for tensor in results}
-  made = [
-    _Unit(members, wanted)
-    for members in groups.values()
-    if len(members) > 1 or units.is_random(members[0].type)
+  return [
+    group
+    for group in groups.values()
+    if len(group) > 1 or units.is_random(group[0].type)
   ]
-  made = [unit for unit in made if unit.outputs]
-  if not made:
-    return {}, list(results)
-  calls = _calls(graph, made)
-  replaced: dict[Any, tf.Tensor] = {}
-  call_of: dict[str, tf.Operation] = {}
-  for unit, call in zip(made, calls, strict=True):
-    for old, new in zip(unit.outputs, call.outputs, strict=True):
-      new.set_shape(old.shape)
-      replaced[old.ref()] = new
-    call_of.update(dict.fromkeys((op.name for op in unit.ops), call))
-  for op in (*ops, *calls):
-    if op.name not in call_of:
-      _redirect(op, replaced, call_of)
-  return (
-    {call: unit.ops for unit, call in zip(made, calls, strict=True)},
-    [replaced.get(tensor.ref(), tensor) for tensor in results],
-  )
+
+
+def _sorted(before: Mapping[int, Iterable[int]]) -> Iterable[int]:
+  """Returns nodes after their predecessors."""
+  return graphlib.TopologicalSorter(before).static_order()
 
 
 def _merged(
@@ -143,13 +159,7 @@ def _merged(
     return is_sent or (None not in (mine, its) and mine != its)
 
   sends = {b for a, them in earlier.items() for b in them if is_apart(b, a)}
-  vertices = [*first]
-  number = {at: i for i, at in enumerate(vertices)}
-  sequence = [
-    vertices[i]
-    for i in _topological([[number[b] for b in earlier[at]] for at in vertices])
-  ]
-  sequence.sort(key=lambda at: turns.get(at, 0))
+  sequence = sorted(_sorted(earlier), key=lambda at: turns.get(at, 0))
   count: dict[Hashable, int] = {}
   ended: set[Hashable] = set()
   last: dict[str, Hashable] = {}
@@ -239,21 +249,6 @@ def _is_inlined(op: tf.Operation) -> bool:
   tensor = op.outputs[0]
   count = tensor.shape.num_elements()
   return count is not None and count * tensor.dtype.size <= units.INLINED_BYTES
-
-
-def _topological(before: Sequence[Sequence[int]]) -> list[int]:
-  """Sorts nodes topologically; ops are nearly in order as created."""
-  found: dict[int, None] = {}
-  for start in range(len(before)):
-    stack = [start]
-    while stack:
-      node = stack[-1]
-      missing = [other for other in before[node] if other not in found]
-      if missing:
-        stack += missing
-      else:
-        found[stack.pop()] = None
-  return list(found)
 
 
 class _Unit:

@@ -262,7 +262,10 @@ def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
 def _against_unplaced(
   plan: Plan, unplaced_us: float, config: PlanConfig
 ) -> Plan:
-  """Leaves the model unplaced unless `auto` found something faster."""
+  """Leaves the model unplaced unless `auto` found something faster.
+
+  A step that the user divides, or lets recompute, stays placed.
+  """
   report, found = plan.report, plan.evaluation
   if report is None or found is None or report.reference is None:
     return plan
@@ -270,7 +273,10 @@ def _against_unplaced(
     f"The placed step takes {format_us(found.step_time_us)}, the unplaced one"
     f" with XLA {format_us(unplaced_us)}"
   )
-  if found.step_time_us < unplaced_us or config.strategy != AUTO:
+  asked = config.microbatches
+  is_free = asked.is_whole and asked.recompute.is_none
+  is_faster = found.step_time_us < unplaced_us
+  if is_faster or config.strategy != AUTO or not is_free:
     return dataclasses.replace(plan, notes=(f"{note}.", *plan.notes))
   single = report.reference
   return dataclasses.replace(
