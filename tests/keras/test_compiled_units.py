@@ -15,9 +15,13 @@ UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
 
 
 def build(kind):
-  """A model whose own step Keras compiles."""
+  """A model whose own step Keras compiles.
+
+  Adam would turn the rounding of gradients that are 0, such as that of a bias
+  before BatchNormalization, into steps of full length.
+  """
   model = at.build(kind, compiled=False)
-  model.compile(at.MODELS[kind][1](), "mse", metrics=["mae"], jit_compile=True)
+  model.compile(at.sgd(), "mse", metrics=["mae"], jit_compile=True)
   return model
 
 
@@ -42,7 +46,6 @@ def calls(ran):
     ("dropout", {}),
     ("dense", {"microbatches": 2, "order": "rank"}),
     slow("conv_norm", {"recompute": "all"}),
-    slow("dropout", {"microbatches": 2}),
     slow("two_inputs", {"microbatches": 2, "max_in_flight": 1}),
     slow("lstm", {}),
     slow("subclassed", {"recompute": "all", "order": "rank"}),
