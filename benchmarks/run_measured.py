@@ -55,7 +55,7 @@ _WARMUP = 2
 
 OPTIONS = Options("run_measured", __doc__)
 OPTIONS.add("devices", "workers:2", "gpus, gpus:N (logical ones) or workers:N.")
-OPTIONS.add("models", [], "Models; all where left out.")
+OPTIONS.add("models", [], "Models; the usual ones where left out.")
 OPTIONS.add("microbatches", ["2", "4"], "Numbers of microbatches.")
 OPTIONS.add("rounds", 3, "Times each step is run.", least=1)
 OPTIONS.add("steps", 5, "Timed steps of each run.", least=1)
@@ -68,9 +68,7 @@ def models_of(devices: str) -> Mapping[str, "Trained"]:
   """The models for these devices: small ones for workers."""
   from benchmarks import models
 
-  if devices.startswith("workers"):
-    return models.SMALL
-  return {name: models.MODELS[name] for name in ON_GPUS}
+  return models.SMALL if devices.startswith("workers") else models.MODELS
 
 
 def main(values: flags.FlagValues) -> None:
@@ -93,7 +91,8 @@ def main(values: flags.FlagValues) -> None:
     costs=None,
     policy="ordered",
   )
-  for name in values.models or known:
+  usual = ON_GPUS if values.devices.startswith("gpus") else known
+  for name in values.models or usual:
     run = Run(values, name, known[name], counts, seeds[0])
     memory_bytes = cluster.devices[0].memory_bytes
     saved.row(name, lambda r=run, m=memory_bytes: r.measure(m))
