@@ -79,7 +79,28 @@ class Bottleneck:
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-  """Explanation of a step time; docs/formats.md describes the fields."""
+  """Explanation of a step time. Devices and links have short names (`GPU:0`).
+
+  Attributes:
+    graph: name of the graph.
+    cluster: name of the cluster.
+    order: order of ops.
+    step_time_us: simulated step time.
+    lower_bound_us: proven minimum.
+    ratio_to_bound: step time over bound; None for bound 0.
+    share_of_peak: MFU, time at the data-sheet peak over step time: mean of the
+      devices in use; None where no peak is known.
+    feasible: fits in memory.
+    devices: time, memory and contents of each.
+    links: time of each channel.
+    critical_path: its time by kind, part and layer.
+    bottleneck: the device or link that shortens the step most.
+    if_twice_as_fast: per device and link, in the same order of ops.
+    what_if: step times on other hardware, simulated anew and in the same order.
+    summary: the sentences above the tables.
+    split: pattern, times and limits of a microbatched step.
+    op: where and when the asked op runs, its traffic and its moves.
+  """
 
   graph: str
   cluster: str
