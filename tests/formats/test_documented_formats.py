@@ -180,7 +180,7 @@ def test_explanation_of_the_example_of_the_rules():
     cluster_format.cluster_from_json(example("cluster")),
   )
   placement = Placement(problem, np.array([0, 0, 1], np.int32))
-  data = explain(placement, op="c").to_json()
+  data = explain(placement).to_json()
   # Ops a and c take 15 us, transfers of 30,000 and 2,000 bytes 32. The second
   # waits 8 us beyond the gap of 5, and the latency is 3.
   path = data["critical_path"]

@@ -15,15 +15,12 @@ from tfplace.report.explain.tables import explanation_tables
 _DESCRIPTION = (
   "Explains the step time of a placement: its critical path, its bottleneck,"
   " the effect of faster links, and its ratio to the proven bound. A"
-  " microbatched step also has its bubble and its limits. --op shows the effect"
-  " of moving an op."
+  " microbatched step also has its bubble and its limits."
 )
 
 
 def _define(values: flags.FlagValues) -> None:
   sources.define_flags(values)
-  text = "Op to explain: the effect of moving it to each other device."
-  cli.define(values, "op", text)
   cli.define(values, "json", "Print JSON instead of tables.", False)
 
 
@@ -33,10 +30,7 @@ def _main(values: flags.FlagValues) -> None:
   with cli.showing_progress(f"Explaining {name}") as on_stage:
     on_stage("proving a lower bound")
     problem = bounds.tightened(placement.problem)
-    explanation = explain(
-      core.Placement(problem, placement.devices),
-      values.op,
-    )
+    explanation = explain(core.Placement(problem, placement.devices))
   if values.json:
     print(json.dumps(explanation.to_json()))
     return

@@ -21,7 +21,6 @@ from tfplace.report.explain.microbatches import (
   MicrobatchReport,
   report_microbatches,
 )
-from tfplace.report.explain.one_op import OpReport, report_op
 from tfplace.report.path import PathSummary, summarize_path
 from tfplace.report.rows import (
   as_schedule,
@@ -118,28 +117,23 @@ class Explanation:
   what_if: tuple[WhatIf, ...]
   summary: tuple[str, ...]
   split: MicrobatchReport | None
-  op: OpReport | None
 
   def to_json(self) -> dict[str, Any]:
     """Converts to JSON, with times in microseconds and sizes in bytes."""
     data = {"format": FORMAT, **codec.to_json(self)}
-    absent = {key for key in ("split", "op") if data[key] is None}
-    return {key: value for key, value in data.items() if key not in absent}
+    if self.split is None:
+      del data["split"]
+    return data
 
 
-def explain(step: Schedule | Placement, op: str | None = None) -> Explanation:
+def explain(step: Schedule | Placement) -> Explanation:
   """Explains a placement by simulating it and modified hardware.
 
   Args:
     step: the placement. Its problem's bound is the proven one after
       `bounds.tightened`, else that of rule 7 (bound) of docs/simulation.md.
-    op: name of an op to report on.
-
-  Raises:
-    TfplaceError: there is no such op.
   """
   schedule = as_schedule(step)
-  op_report = None if op is None else report_op(schedule, op)
   problem, step_us = schedule.placement.problem, schedule.step_time_us
   order, bound_us = FixedOrder(schedule), problem.lower_bound_us
   loads, devices = find_loads(order), _devices(schedule)
@@ -165,7 +159,6 @@ def explain(step: Schedule | Placement, op: str | None = None) -> Explanation:
     what_if=try_other_hardware(order),
     summary=(),
     split=report_microbatches(order),
-    op=op_report,
   )
   return dataclasses.replace(explanation, summary=tuple(_summary(explanation)))
 

@@ -2,21 +2,14 @@
 
 from collections.abc import Iterator
 
-from tfplace.core.units import (
-  format_bytes,
-  format_change_us,
-  format_share,
-  format_us,
-)
+from tfplace.core.units import format_change_us, format_share, format_us
 from tfplace.report.explain import Explanation
 from tfplace.report.explain.microbatches import MicrobatchReport
-from tfplace.report.explain.one_op import OpReport
 from tfplace.report.rows import DEVICE, listed
 from tfplace.report.summary import format_peak
 from tfplace.report.table import Table
 
 _MAX_ROWS = 12
-_MAX_NAMES = 3
 
 
 def explanation_tables(explanation: Explanation) -> Iterator[Table]:
@@ -26,8 +19,6 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
   def timed(us: float) -> tuple[str, str]:
     return format_us(us), format_share(us, step_us)
 
-  if explanation.op is not None:
-    yield _op_table(explanation.op)
   yield Table(
     "Devices",
     ("device", "busy", "share", "MFU", "peak memory", "what is there"),
@@ -105,28 +96,6 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
       for x in explanation.what_if
     ],
   )
-
-
-def _op_table(op: OpReport) -> Table:
-  title = (
-    f"{op.name} ({op.type}) on {op.device}, {format_us(op.start_us)} to"
-    f" {format_us(op.end_us)}, {'on' if op.is_critical else 'off'} the critical"
-    f" path; receives {format_bytes(op.received_bytes)}, sends"
-    f" {format_bytes(op.sent_bytes)}"
-  )
-  names = [*op.colocation[:_MAX_NAMES]]
-  if len(op.colocation) > _MAX_NAMES:
-    names.append(f"{len(op.colocation) - _MAX_NAMES} more")
-  if names:
-    title += f"; moves with {listed(names)}"
-  rows = []
-  for move in op.moves:
-    times = ("-", "-")
-    if move.step_time_us is not None and move.change_us is not None:
-      times = format_us(move.step_time_us), format_change_us(move.change_us)
-    rows.append((move.device, *times, move.reason))
-  columns = ("if moved to", "step time", "change", "why not")
-  return Table(title, columns, rows)
 
 
 def _microbatch_table(split: MicrobatchReport, step_us: float) -> Table:
