@@ -251,7 +251,9 @@ def placed(
 ) -> dict:
   """One placer's result; `oom` where nothing that it tried fits."""
   try:
-    found = placers.place(problem, strategy, budget_s, seed, order=order)
+    found = placers.place(
+      problem, strategy, budget_s=budget_s, seed=seed, order=order
+    )
   except InfeasibleError as error:
     return {"oom": str(error)}
   except TfplaceError as error:  # a placer of split steps only

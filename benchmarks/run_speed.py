@@ -81,7 +81,7 @@ def _rates(
   began = time.process_time()  # others' work does not count
   groups = GroupGraph(problem)
   first = groups.contract(shares)
-  search = Search(groups, seed, SearchConfig(chains=1), like=first)
+  search = Search(groups, seed, config=SearchConfig(chains=1), like=first)
   ready = time.process_time()
   search.run([first], Budget(seconds))
   taken = time.process_time() - ready

@@ -6,10 +6,10 @@ import numpy as np
 import tfplace
 from tfplace.placers import Budget
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.tracker import OneShotPlacer, Tracker
+from tfplace.placers.one_shot import Batches, OneShotPlacer
 
 
-def longest_first(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def longest_first(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Gives each group, the longest first, to the device with the least work.
 
   The one placement balances work and does not look at transfers.
@@ -20,7 +20,7 @@ def longest_first(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
     ends = busy_us + groups.time_us[group]
     choice[group] = np.where(groups.allowed[group], ends, np.inf).argmin()
     busy_us[choice[group]] = ends[choice[group]]
-  tracker.offer(groups.expand(choice))
+  yield [choice]
 
 
 ops = [tfplace.OpSpec("input", "Placeholder", {"GPU": 1.0, "CPU": 1.0}, [1e5])]

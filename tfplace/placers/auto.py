@@ -292,19 +292,21 @@ class _Run:
     self._attempt(
       "annealing",
       lambda: improve(
-        *(tracker, self.groups, starts, self.seed, self.placer.search),
-        self.proposer,
-        self._other_start,
+        *(tracker, self.groups, starts),
+        seed=self.seed,
+        config=self.placer.search,
+        proposer=self.proposer,
+        other=self._other_start,
       ),
     )
 
   def result(self) -> Result:
     """Returns the best placement, or raises the nearest miss or first error."""
-    told = "no strategy found a placement"
+    message = "no strategy found a placement"
     if not self.tried and self.tracker.nearest is not None:
-      raise infeasible(told, self.problem, self.tracker.nearest)
+      raise infeasible(message, self.problem, self.tracker.nearest)
     if not self.tried:
-      raise self.failure or TfplaceError(told)
+      raise self.failure or TfplaceError(message)
     best = best_first(self.tried)[0]
     return Result(
       "auto",
@@ -319,9 +321,14 @@ class _Run:
 
   def consolidated(self, result: Result) -> Result:
     """Undoes moves of the result that gain no more than `tolerance`."""
-    tolerance, left = self.placer.tolerance, self.tracker.left
-    found = consolidated(result, self.groups, self.evaluator, left, tolerance)
-    return dataclasses.replace(found, seconds=self.tracker.seconds)
+    result = consolidated(
+      result,
+      groups=self.groups,
+      evaluator=self.evaluator,
+      budget=self.tracker.left,
+      tolerance=self.placer.tolerance,
+    )
+    return dataclasses.replace(result, seconds=self.tracker.seconds)
 
   @property
   def _before_consolidation(self) -> Budget:
@@ -357,7 +364,9 @@ class _Run:
     known = registry.STRATEGIES[strategy]
     if self.tried and known.accepts_start and known.family == "learned":
       start = best_first(self.tried)[0].placement.devices[None]
-    placer = registry.get_placer(strategy, policy, start, proposer=proposer)
+    placer = registry.get_placer(
+      strategy, policy, start=start, proposer=proposer
+    )
     return placer.place(self.problem, self.evaluator, budget, self.seed)
 
   def _attempt(
@@ -390,9 +399,9 @@ class _Run:
   def _note(self, strategy: str, error: Exception) -> None:
     if not isinstance(error, TfplaceError):
       # The message alone may say little.
-      told = f"{type(error).__name__}: {error}"
-      self.skipped[strategy] = told
-      error = TfplaceError(f"strategy {strategy!r} failed: {told}")
+      reason = f"{type(error).__name__}: {error}"
+      self.skipped[strategy] = reason
+      error = TfplaceError(f"strategy {strategy!r} failed: {reason}")
     self.skipped.setdefault(strategy, str(error))
     self.failure = self.failure or error
     if isinstance(error, InfeasibleError) and error.evaluation is not None:
@@ -401,6 +410,7 @@ class _Run:
 
 def consolidated(
   result: Result,
+  *,
   groups: GroupGraph,
   evaluator: Evaluator,
   budget: Budget,

@@ -18,7 +18,8 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError
-from tfplace.placers.order_choice import Place, followed
+from tfplace.placers.order_choice import place_in_order
+from tfplace.placers.requests import Request, followed, with_effort
 
 LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
 # Share of the budget for the search without CPUs. A quarter of the rest each is
@@ -59,20 +60,14 @@ def gpus_compute(problem: Problem) -> Problem | None:
 
 
 def place_beside_gpus(
-  problem: Problem,
-  budget: Budget,
-  start: np.ndarray | None,
-  place: Place,
-  go_on: Place,
+  request: Request, problem: Problem, budget: Budget, starts: np.ndarray | None
 ) -> Result:
   """Finds a placement in which CPUs compute only if that gains `LEAST_GAIN`.
 
+  Strategies that do not search place the problem as it is.
+
   Args:
-    problem: problem to place.
     budget: budget of all searches together.
-    start: [num_starts, num_ops] devices to start from, or None.
-    place: places a problem; may choose its order.
-    go_on: continues from a start in the order of the problem.
 
   Returns:
     The result; `all_on_gpus_us` is set if CPUs compute.
@@ -80,50 +75,46 @@ def place_beside_gpus(
   Raises:
     InfeasibleError: nothing fits.
   """
-  narrow = gpus_compute(problem)
+  narrow = gpus_compute(problem) if request.searches else None
   if narrow is None:
-    return place(problem, budget, start)
+    return place_in_order(request, problem, budget, starts)
   if _may_be_short(problem):  # The first search could end without a placement.
-    result = place(problem, budget, start)
+    result = place_in_order(request, problem, budget, starts)
     return dataclasses.replace(result, all_on_gpus_us=math.inf)
   try:
     check_memory(narrow)
-    first = place(narrow, budget.fraction(_FIRST_SHARE), start)
+    share = budget.fraction(_FIRST_SHARE)
+    first = place_in_order(request, narrow, share, starts)
   except InfeasibleError:
     share = budget.fraction(1 - _FIRST_SHARE)
     share = dataclasses.replace(share, seconds=budget.left_s)
-    result = place(problem, share, start)
+    result = place_in_order(request, problem, share, starts)
     return dataclasses.replace(result, all_on_gpus_us=math.inf)
   if first.evaluation.is_within(budget.gap):
-    return _of(problem, first)
+    return _with_problem(first, problem)
   # Both continue from the same placement, with the same budget each.
-  order, row = first.order, first.placement.devices[np.newaxis]
-  both = (1 - _FIRST_SHARE) / 4
-  narrow, problem = narrow.in_order(order), problem.in_order(order)
-  rest = followed(first, go_on(narrow, budget.fraction(both), row))
-  row = row if start is None else np.concatenate((row, start))
-  wide = followed(first, go_on(problem, budget.fraction(both), row))
-  gpus_us, wide_us = (r.evaluation.step_time_us for r in (rest, wide))
-  known, other, all_on_gpus_us = rest, wide, None
-  if wide_us <= (1 - LEAST_GAIN) * gpus_us:
-    known, other, all_on_gpus_us = wide, rest, gpus_us
-  spent = known.evaluations + other.evaluations - first.evaluations
-  left = budget.minus(spent)
-  seconds = known.seconds + other.seconds - first.seconds
+  each = (1 - _FIRST_SHARE) / 4
+  narrow, wide = narrow.in_order(first.order), problem.in_order(first.order)
+  row = first.placement.devices[np.newaxis]
+  rows = row if starts is None else np.concatenate((row, starts))
+  on_gpus = request.resume(narrow, budget.fraction(each), row)
+  on_all = request.resume(wide, budget.fraction(each), rows)
+  gpus_us, all_us = (r.evaluation.step_time_us for r in (on_gpus, on_all))
+  gains = all_us <= (1 - LEAST_GAIN) * gpus_us
+  better, other = (on_all, on_gpus) if gains else (on_gpus, on_all)
+  result = with_effort(followed(first, better), other)
+  left = budget.minus(result.evaluations)
   if not left.is_over:
-    row = known.placement.devices[np.newaxis]
-    last = go_on(narrow if known is rest else problem, left, row)
-    spent, seconds = spent + last.evaluations, seconds + last.seconds
-    known = followed(known, last)
+    row = better.placement.devices[np.newaxis]
+    last = request.resume(wide if gains else narrow, left, row)
+    result = followed(result, last)
   return dataclasses.replace(
-    _of(problem, known),
+    _with_problem(result, problem),
     strategy=first.strategy,
-    seconds=seconds,
-    evaluations=spent,
-    tried=_of(problem, first).tried,
+    tried=_with_problem(first, problem).tried,
     skipped=first.skipped,
     other_order_us=first.other_order_us,
-    all_on_gpus_us=all_on_gpus_us,
+    all_on_gpus_us=gpus_us if gains else None,
   )
 
 
@@ -135,14 +126,13 @@ def _may_be_short(problem: Problem) -> bool:
   return held > _AT_ONCE * sum(device.memory_bytes for device in gpus)
 
 
-def _of(problem: Problem, result: Result) -> Result:
+def _with_problem(result: Result, problem: Problem) -> Result:
   """Returns a result as one of the whole problem in the order of the result."""
+  ordered = problem.in_order(result.order)
   return dataclasses.replace(
     result,
-    placement=Placement(
-      problem.in_order(result.order), result.placement.devices
-    ),
-    tried=tuple(_of(problem, each) for each in result.tried),
+    placement=Placement(ordered, result.placement.devices),
+    tried=tuple(_with_problem(each, problem) for each in result.tried),
   )
 
 

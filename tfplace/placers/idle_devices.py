@@ -79,10 +79,10 @@ def _without(
   is_cpu = np.array([d.is_cpu for d in groups.problem.cluster.devices])
   if not is_cpu.all():
     others = others[~is_cpu[others]]  # CPUs take no work beside GPUs.
-  mine = np.flatnonzero(current == device)
-  allowed = groups.allowed[np.ix_(mine, others)]
-  mine, allowed = mine[allowed.any(axis=1)], allowed[allowed.any(axis=1)]
-  if not len(mine):
+  movable = np.flatnonzero(current == device)
+  allowed = groups.allowed[np.ix_(movable, others)]
+  movable, allowed = movable[allowed.any(axis=1)], allowed[allowed.any(axis=1)]
+  if not len(movable):
     return
   row = current.copy()
   src, dst, size = groups.edges
@@ -91,11 +91,11 @@ def _without(
     near = np.zeros((groups.num_groups, groups.num_devices))
     np.add.at(near, (src, row[dst]), weight)
     np.add.at(near, (dst, row[src]), weight)
-    votes = np.where(allowed, near[np.ix_(mine, others)], -1.0)
+    votes = np.where(allowed, near[np.ix_(movable, others)], -1.0)
     row = row.copy()
-    row[mine] = others[votes.argmax(axis=1)]
+    row[movable] = others[votes.argmax(axis=1)]
   yield row
-  most = np.bincount(row[mine], minlength=groups.num_devices)[others]
+  most = np.bincount(row[movable], minlength=groups.num_devices)[others]
   own_us = groups.time_us[np.arange(groups.num_groups), current]
   busy_us = np.bincount(current, own_us, groups.num_devices)[others]
   close, free = (
@@ -104,7 +104,7 @@ def _without(
   for i in dict.fromkeys((*close.tolist(), *free.tolist())):
     there = allowed[:, i]
     moved = row.copy()
-    moved[mine[there]] = others[i]
+    moved[movable[there]] = others[i]
     yield moved
 
 

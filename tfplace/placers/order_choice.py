@@ -7,66 +7,58 @@ hybrids are slower by rank. Its result is then judged in both orders.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from tfplace.core.budget import Budget
 from tfplace.core.evaluation import HistoryPoint, Result
-from tfplace.core.order import ARRIVAL, LEAST_GAIN, ORDERS, RANK
+from tfplace.core.order import ARRIVAL, AUTO, LEAST_GAIN, ORDERS, RANK
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
+from tfplace.placers.requests import Request, followed, with_effort
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
-# Function that places a problem within a budget, from [num_starts, num_ops]
-# devices if given.
-Place = Callable[[Problem, Budget, np.ndarray | None], Result]
 # Share of the budget for the rules in each order.
 _RULES_SHARE = 0.1
 
 
-def place_in_best_order(
-  problem: Problem,
-  budget: Budget,
-  starts: np.ndarray | None,
-  place: Place,
-  searches: bool,
+def place_in_order(
+  request: Request, problem: Problem, budget: Budget, starts: np.ndarray | None
 ) -> Result:
-  """Finds the best placement in the best execution order.
+  """Finds the best placement in the requested order, or in the better one.
 
   Rank order is chosen if it shortens the step by `LEAST_GAIN` or if only its
   placement fits.
 
   Args:
-    problem: microbatched problem in any order.
+    problem: problem in any order; microbatched if the order is to be chosen.
     budget: budget for both orders together.
-    starts: [num_starts, num_ops] devices to start from, or None.
-    place: places a problem in one order.
-    searches: True if `place` continues from starts for as long as allowed;
-      otherwise it runs once per order.
 
   Raises:
-    InfeasibleError: nothing fits in either order.
+    InfeasibleError: nothing fits in any order.
   """
-  if searches:
-    found = _by_rules(problem, budget, starts)
-    if found:
-      return _searched(found, budget, place)
-  found, failure = {}, InfeasibleError("nothing fits")
+  if request.order != AUTO:
+    return request.place(problem.in_order(request.order), budget, starts)
+  if request.searches:
+    results = _by_rules(problem, budget, starts)
+    if results:
+      return _searched(request, results, budget)
+  results, failure = {}, InfeasibleError("nothing fits")
   for order in reversed(ORDERS):
-    share = budget.fraction(1 / len(ORDERS))
+    ordered, share = problem.in_order(order), budget.fraction(1 / len(ORDERS))
     try:
-      found[order] = place(problem.in_order(order), share, starts)
+      results[order] = request.place(ordered, share, starts)
     except InfeasibleError as error:
       failure = error
-  if not found:
+  if not results:
     raise failure
-  return _better(found)
+  return _better(results)
 
 
 def better_order(step_us: Mapping[str, float]) -> str:
@@ -77,16 +69,15 @@ def better_order(step_us: Mapping[str, float]) -> str:
   return RANK if us[RANK] <= (1 - LEAST_GAIN) * us[ARRIVAL] else ARRIVAL
 
 
-def _better(found: Mapping[str, Result]) -> Result:
+def _better(results: Mapping[str, Result]) -> Result:
   """Returns the result of the better order, with the effort of both."""
   us = {
-    order: result.evaluation.step_time_us for order, result in found.items()
+    order: result.evaluation.step_time_us for order, result in results.items()
   }
   order = better_order(us)
+  others = [result for o, result in results.items() if o != order]
   return dataclasses.replace(
-    found[order],
-    seconds=sum(result.seconds for result in found.values()),
-    evaluations=sum(result.evaluations for result in found.values()),
+    with_effort(results[order], *others),
     other_order_us=min((us[o] for o in us if o != order), default=math.inf),
   )
 
@@ -95,7 +86,7 @@ def _by_rules(
   problem: Problem, budget: Budget, starts: np.ndarray | None
 ) -> dict[str, Result]:
   """Returns the best start or rule in each order in which one fits."""
-  found = {}
+  results = {}
   for order in ORDERS:
     ordered = problem.in_order(order)
     simulator, share = Simulator(ordered), budget.fraction(_RULES_SHARE)
@@ -111,29 +102,29 @@ def _by_rules(
       tracker.evaluations += result.evaluations
       tracker.offer(result.placement.devices)
     if tracker.best is not None:
-      found[order] = tracker.result()
-  return found
+      results[order] = tracker.result()
+  return results
 
 
-def _searched(found: dict[str, Result], budget: Budget, place: Place) -> Result:
+def _searched(
+  request: Request, results: dict[str, Result], budget: Budget
+) -> Result:
   """Searches from the best rule in one order and judges the result in both."""
-  us = {order: found[order].evaluation.step_time_us for order in found}
-  order = RANK if RANK in found else ARRIVAL
-  if ARRIVAL in found and us[ARRIVAL] <= (1 - LEAST_GAIN) * us[order]:
+  us = {order: results[order].evaluation.step_time_us for order in results}
+  order = RANK if RANK in results else ARRIVAL
+  if ARRIVAL in results and us[ARRIVAL] <= (1 - LEAST_GAIN) * us[order]:
     order = ARRIVAL
-  first = found[order]
-  left = budget.minus(sum(result.evaluations for result in found.values()))
-  last = place(
-    first.placement.problem, left, first.placement.devices[np.newaxis]
-  )
-  found[order] = followed(first, last)
+  first = results[order].placement
+  left = budget.minus(sum(result.evaluations for result in results.values()))
+  last = request.place(first.problem, left, first.devices[np.newaxis])
+  results[order] = followed(results[order], last)
   (other,) = (o for o in ORDERS if o != order)
-  judged = _judged(found[order], other)
+  judged = _judged(results[order], other)
   if judged is not None and (
     judged.evaluation.step_time_us < us.get(other, math.inf)
   ):
-    found[other] = judged
-  return _better(found)
+    results[other] = judged
+  return _better(results)
 
 
 def _judged(result: Result, order: str) -> Result | None:
@@ -165,22 +156,3 @@ def _ending(result: Result, step_us: float) -> tuple[HistoryPoint, ...]:
   kept = [p for p in result.history if p.step_time_us > step_us]
   end = (result.seconds, result.evaluations, step_us, result.strategy)
   return (*kept, HistoryPoint(*end))
-
-
-def followed(first: Result, last: Result) -> Result:
-  """Merges two consecutive searches into the result of the second."""
-  later = [
-    dataclasses.replace(
-      point,
-      seconds=point.seconds + first.seconds,
-      evaluations=point.evaluations + first.evaluations,
-    )
-    for point in last.history
-    if point.step_time_us < first.evaluation.step_time_us
-  ]
-  return dataclasses.replace(
-    last,
-    history=(*first.history, *later),
-    seconds=first.seconds + last.seconds,
-    evaluations=first.evaluations + last.evaluations,
-  )

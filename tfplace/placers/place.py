@@ -24,24 +24,18 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.auto import consolidated
-from tfplace.placers.beside_gpus import place_beside_gpus
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.order_choice import place_in_best_order
-from tfplace.placers.registry import get_placer
 from tfplace.placers.replan import Start, carried_over
+from tfplace.placers.requests import Request
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.sub_clusters import place_on_parts_first
 from tfplace.simulate import Simulator
 
-# Share of a continued search that is not kept for consolidation; our choice.
-_SEARCH_SHARE = 0.9
-
 
 def place(
   problem: Problem,
   strategy: str = "auto",
+  *,
   budget_s: float = 60.0,
   seed: int = 0,
   evaluator: Evaluator | None = None,
@@ -106,7 +100,7 @@ def place(
   if init_placement is not None:
     registry.check_accepts_start(strategy)
 
-  get_placer(strategy, policy)  # Reject invalid arguments before compiling.
+  registry.get_placer(strategy, policy)  # Rejects invalid arguments first.
   if dask is not None:
     from tfplace.placers import dask_workers  # Imports this module.
 
@@ -129,52 +123,20 @@ def place(
     with dask_workers.opened_workers(dask, strategy) as workers:
       return dask_workers.place_on_workers(problem, workers, **options)
 
-  def place_from(
-    ordered: Problem, budget: Budget, start: np.ndarray | None
-  ) -> Result:
-    placer = get_placer(strategy, policy, start, tolerance)
-    judge = Simulator(ordered) if evaluator is None else evaluator
-    return placer.place(ordered, judge, budget, seed)
-
-  searches = registry.STRATEGIES[strategy].accepts_start
-
-  def place_in_order(
-    problem: Problem, budget: Budget, start: np.ndarray | None
-  ) -> Result:
-    if order == AUTO:
-      return place_in_best_order(problem, budget, start, place_from, searches)
-    return place_from(problem.in_order(order or problem.order), budget, start)
-
-  def go_on(
-    problem: Problem, budget: Budget, start: np.ndarray | None
-  ) -> Result:
-    placer = AnnealingPlacer(starts=(), start=start)
-    judge = Simulator(problem) if evaluator is None else evaluator
-    share = budget.fraction(_SEARCH_SHARE if strategy == "auto" else 1.0)
-    result = placer.place(problem, judge, share, seed)
-    if strategy != "auto":
-      return result
-    left = budget.minus(result.evaluations)
-    groups = GroupGraph(problem)
-    return consolidated(result, groups, judge, left, tolerance)
-
   if evaluator is None:
     check_memory(problem)
   warm_up(strategy, problem.cluster.has_message_costs)
   budget = Budget(budget_s, max_evaluations, gap)
-  start = None if init_placement is None else _start(problem, init_placement)
-
-  def place_whole(
-    problem: Problem, budget: Budget, start: np.ndarray | None
-  ) -> Result:
-    if not searches:
-      return place_in_order(problem, budget, None)
-    return place_beside_gpus(problem, budget, start, place_in_order, go_on)
-
-  chooses = searches or registry.STRATEGIES[strategy].family == "search"
-  if evaluator is not None or not chooses:
-    return place_whole(problem, budget, start)
-  return place_on_parts_first(problem, budget, start, place_whole)
+  starts = None if init_placement is None else _starts(problem, init_placement)
+  request = Request(
+    strategy=strategy,
+    seed=seed,
+    order=order or problem.order,
+    policy=policy,
+    tolerance=tolerance,
+    evaluator=evaluator,
+  )
+  return place_on_parts_first(request, problem, budget, starts)
 
 
 def _check_arguments(
@@ -200,7 +162,7 @@ def _check_arguments(
     )
 
 
-def _start(problem: Problem, placement: Start) -> np.ndarray:
+def _starts(problem: Problem, placement: Start) -> np.ndarray:
   """Converts a given placement to [num_starts, num_ops] devices.
 
   Raises TfplaceError if it is not a placement or has none of the graph's ops.

@@ -11,7 +11,7 @@ import numpy as np
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
-from tfplace.placers.tracker import OneShotPlacer
+from tfplace.placers.one_shot import OneShotPlacer, Repair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,14 +21,15 @@ class Strategy:
   Attributes:
     name: name that users give.
     path: "module" of a one-shot placer, a function of the strategy's name (see
-      `tracker.OneShotPlacer`); "module:class" of another placer; of a learned
-      strategy, the package with its `tfplace.learned.Method`.
+      `one_shot`); "module:class" of another placer; of a learned strategy, the
+      package with its `tfplace.learned.Method`.
     family: folder of its placer, "learned" or "auto".
     in_auto: True if `auto` runs it by default (classical and learned
       strategies, and annealing).
     needs_microbatches: True if it places only microbatched steps.
     accepts_start: True if it can start from given placements.
     takes_users_policy: True if `auto` runs it on a policy that a user gives.
+    repair: see `OneShotPlacer`.
   """
 
   name: str
@@ -38,6 +39,7 @@ class Strategy:
   needs_microbatches: bool = False
   accepts_start: bool = False
   takes_users_policy: bool = False
+  repair: Repair = "each"
 
   @property
   def is_classical(self) -> bool:
@@ -46,13 +48,26 @@ class Strategy:
 
 
 def _one_shot(
-  name: str, family: str, module: str, needs_microbatches: bool = False
+  name: str,
+  family: str,
+  module: str,
+  repair: Repair = "each",
+  needs_microbatches: bool = False,
 ) -> Strategy:
-  path = f"tfplace.placers.{family}.{module}"
-  return Strategy(name, path, family, needs_microbatches=needs_microbatches)
+  return Strategy(
+    name,
+    f"tfplace.placers.{family}.{module}",
+    family,
+    needs_microbatches=needs_microbatches,
+    repair=repair,
+  )
 
 
-def _learned(name: str, folder: str, **fields: bool) -> Strategy:
+def _on_grid(name: str) -> Strategy:
+  return _one_shot(name, "rules", "device_grid", "fastest", True)
+
+
+def _learned(name: str, folder: str, **fields: Any) -> Strategy:
   path = f"tfplace.learned.{folder}"
   return Strategy(name, path, "learned", **{"in_auto": False, **fields})
 
@@ -62,14 +77,14 @@ def _learned(name: str, folder: str, **fields: bool) -> Strategy:
 STRATEGIES = {
   strategy.name: strategy
   for strategy in (
-    _one_shot("single", "rules", "single"),
-    _one_shot("cpu", "rules", "single"),
+    _one_shot("single", "rules", "single", "none"),
+    _one_shot("cpu", "rules", "single", "none"),
     _one_shot("blocks", "rules", "single"),
     _one_shot("expert", "rules", "expert"),
-    _one_shot("axes", "rules", "axes"),
-    _one_shot("data_parallel", "rules", "device_grid", needs_microbatches=True),
-    _one_shot("pipeline", "rules", "device_grid", needs_microbatches=True),
-    _one_shot("hybrid", "rules", "device_grid", needs_microbatches=True),
+    _one_shot("axes", "rules", "axes", "fastest"),
+    _on_grid("data_parallel"),
+    _on_grid("pipeline"),
+    _on_grid("hybrid"),
     _one_shot("metis", "partition", "metis"),
     _one_shot("scotch", "partition", "scotch"),
     _one_shot("m_topo", "list_scheduling", "placers"),
@@ -158,6 +173,7 @@ def classical(problem: Problem, large_ops: int = 200_000) -> tuple[str, ...]:
 def get_placer(
   strategy: str,
   policy: str | None = None,
+  *,
   start: np.ndarray | None = None,
   tolerance: float | None = None,
   proposer: Any = None,
@@ -237,8 +253,9 @@ def _placer_type(strategy: str) -> Callable[..., Placer]:
     )
   path = STRATEGIES[strategy].path
   if STRATEGIES[strategy].is_classical:
-    offer = _imported(f"{path}:{strategy}")
-    return functools.partial(OneShotPlacer, strategy, offer)
+    propose = _imported(f"{path}:{strategy}")
+    repair = STRATEGIES[strategy].repair
+    return functools.partial(OneShotPlacer, strategy, propose, repair)
   if STRATEGIES[strategy].family == "learned":
     path = _method(strategy).placer
   return _imported(path)

@@ -113,9 +113,9 @@ def _inherited(
     lost[lost >= 0], groups.fastest_us[lost >= 0], lost.max(initial=0) + 1
   )
   for device in np.argsort(-work, kind="stable"):
-    heir = int(loads.argmin())
-    devices[lost == device] = main[heir]
-    loads[heir] += work[device]
+    target = int(loads.argmin())
+    devices[lost == device] = main[target]
+    loads[target] += work[device]
   return devices
 
 

@@ -17,7 +17,8 @@ from tfplace.core.evaluation import Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
-from tfplace.placers.order_choice import Place
+from tfplace.placers.beside_gpus import place_beside_gpus
+from tfplace.placers.requests import Request
 from tfplace.simulate import Simulator
 
 _SHARE = 0.3  # of the seconds, for the searches of all parts; our choice
@@ -54,54 +55,55 @@ def part_of(cluster: Cluster, devices: np.ndarray) -> Cluster:
 
 
 def place_on_parts_first(
-  problem: Problem, budget: Budget, start: np.ndarray | None, place: Place
+  request: Request, problem: Problem, budget: Budget, starts: np.ndarray | None
 ) -> Result:
   """Places a problem, starting from the placements of its parts.
 
   The result is never slower than that of a part. With a budget of evaluations,
-  each part has as many as the whole cluster; seconds are divided.
-
-  Args:
-    start: [num_starts, num_ops] devices to start from, or None. Parts are
-      searched only without one.
-    place: places a problem; may choose its order.
+  each part has as many as the whole cluster; seconds are divided. Parts are
+  searched only without starts, by strategies that get better with time.
 
   Raises:
     InfeasibleError: nothing found fits in memory.
   """
-  found = [] if start is not None else [*parts(problem.cluster)]
-  if not found:
-    return place(problem, budget, start)
-  results: list[Result] = []
+  found = [*parts(problem.cluster)] if request.uses_budget else []
+  if starts is not None or request.evaluator is not None or not found:
+    return place_beside_gpus(request, problem, budget, starts)
   share_s, later = budget.seconds, budget.fraction(1.0)
   if budget.is_timed:
     share_s *= _SHARE / len(found)
     later = budget.fraction(1 - _SHARE)
+  results: list[Result] = []
   for devices in found:
-    cluster = part_of(problem.cluster, devices)
     share = dataclasses.replace(budget.fraction(1.0), seconds=share_s)
     try:
-      part = dataclasses.replace(problem, cluster=cluster)
-      result = place_on_parts_first(part, share, None, place)
+      results.append(_placed_on(request, problem, share, devices))
     except TfplaceError:  # it lacks memory, or a kernel
       continue
-    whole = dataclasses.replace(problem, order=result.order)
-    placement = Placement(whole, devices[result.placement.devices])
-    (evaluation,) = Simulator(whole).evaluate([placement])
-    results.append(
-      dataclasses.replace(result, placement=placement, evaluation=evaluation)
-    )
-  starts = [r.placement.devices for r in results] or None
+  rows = [result.placement.devices for result in results]
   left = dataclasses.replace(later, started=time.perf_counter())
-  best = place(problem, left, None if starts is None else np.stack(starts))
+  starts = np.stack(rows) if rows else None
+  best = place_beside_gpus(request, problem, left, starts)
   fastest = min(results, key=lambda r: r.evaluation.step_time_us, default=best)
-  if fastest.evaluation.step_time_us < best.evaluation.step_time_us:
-    return dataclasses.replace(
-      fastest,
-      history=best.history,
-      seconds=best.seconds,
-      evaluations=best.evaluations,
-      tried=best.tried,
-      skipped=best.skipped,
-    )
-  return best
+  if fastest.evaluation.step_time_us >= best.evaluation.step_time_us:
+    return best
+  return dataclasses.replace(
+    fastest,
+    history=best.history,
+    seconds=best.seconds,
+    evaluations=best.evaluations,
+    tried=best.tried,
+    skipped=best.skipped,
+  )
+
+
+def _placed_on(
+  request: Request, problem: Problem, budget: Budget, devices: np.ndarray
+) -> Result:
+  """Places on some of the devices; returns a result of the whole problem."""
+  part = dataclasses.replace(problem, cluster=part_of(problem.cluster, devices))
+  result = place_on_parts_first(request, part, budget, None)
+  whole = dataclasses.replace(problem, order=result.order)
+  placement = Placement(whole, devices[result.placement.devices])
+  (evaluation,) = Simulator(whole).evaluate([placement])
+  return dataclasses.replace(result, placement=placement, evaluation=evaluation)

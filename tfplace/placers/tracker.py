@@ -1,9 +1,7 @@
 """The best placement found by a placer, and its history."""
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable
 
 import numpy as np
 
@@ -14,9 +12,8 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.core.units import exact_bytes, format_bytes
 from tfplace.errors import InfeasibleError, PlacementError
-from tfplace.placers.groups import GroupGraph
 
-_TOLD = 4  # Maximum number of devices listed in an error.
+_MAX_DEVICES = 4  # Maximum number of devices listed in an error.
 
 
 def excess(problem: Problem, evaluation: Evaluation) -> dict[str, float]:
@@ -31,26 +28,26 @@ def excess(problem: Problem, evaluation: Evaluation) -> dict[str, float]:
 
 
 def infeasible(
-  told: str, problem: Problem, evaluation: Evaluation
+  message: str, problem: Problem, evaluation: Evaluation
 ) -> InfeasibleError:
   """Builds an error from the evaluation with the least excess, with advice.
 
-  `told` starts the message, such as "... found no placement".
+  `message` is its beginning, such as "... found no placement".
   """
   over = excess(problem, evaluation)
   memory = {d.name: d.memory_bytes for d in problem.cluster.devices}
   parts = [
     f"{format_bytes(evaluation.peak_memory_bytes[name])} on {name}, which has"
     f" {format_bytes(memory[name])}, {exact_bytes(size)} too few"
-    for name, size in list(over.items())[:_TOLD]
+    for name, size in list(over.items())[:_MAX_DEVICES]
   ]
-  if len(over) > _TOLD:
-    parts.append(f"too much on {len(over) - _TOLD} more devices")
+  if len(over) > _MAX_DEVICES:
+    parts.append(f"too much on {len(over) - _MAX_DEVICES} more devices")
   device, num_bytes = next(iter(over.items()))
   return InfeasibleError(
-    f"{told} of graph {problem.graph.name!r} that fits in memory: the nearest"
-    f" needs {', and '.join(parts)}; a smaller batch, more devices, or devices"
-    " with more memory would help",
+    f"{message} of graph {problem.graph.name!r} that fits in memory: the"
+    f" nearest needs {', and '.join(parts)}; a smaller batch, more devices, or"
+    " devices with more memory would help",
     device=device,
     num_bytes=num_bytes,
     evaluation=evaluation,
@@ -177,8 +174,8 @@ class Tracker:
         raise InfeasibleError(
           f"{who}: no placement could be run: {self._error}"
         )
-      told = f"{who} found no placement"
-      raise infeasible(told, self.problem, self.nearest)
+      message = f"{who} found no placement"
+      raise infeasible(message, self.problem, self.nearest)
     devices, evaluation = self.best
     return Result(
       self.name,
@@ -188,24 +185,3 @@ class Tracker:
       self.seconds,
       self.evaluations,
     )
-
-
-@dataclasses.dataclass
-class OneShotPlacer:
-  """Placer that offers the placements of a function and keeps the best.
-
-  Attributes:
-    name: name of the strategy.
-    offer: offers placements of groups to a tracker, given the seed.
-  """
-
-  name: str
-  offer: Callable[[Tracker, GroupGraph, int], None]
-
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """Returns the best placement; raises InfeasibleError if nothing fits."""
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    self.offer(tracker, GroupGraph(problem), seed)
-    return tracker.result()

@@ -6,7 +6,7 @@ gradient op with its forward op. The rules chain.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -15,35 +15,25 @@ from tfplace.core.op_names import forward_name, is_gradient, with_scopes
 from tfplace.core.paths import DisjointSets
 from tfplace.core.problem import Problem
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.repair import offer_repaired
-from tfplace.placers.tracker import Tracker
 
 # Rules of groupings: (only consumers, gradients). Baechi's public code has the
 # first and the paper both. None of the three is best everywhere.
 GROUPINGS = ((False, False), (True, False), (True, True))
 
 
-def offer_groupings(
-  tracker: Tracker,
-  groups: GroupGraph,
-  schedule: Callable[[GroupGraph], np.ndarray],
-) -> None:
-  """Offers the placements of an algorithm under each grouping.
-
-  When the seconds of the budget are over, the best so far suffices.
+def by_grouping(
+  groups: GroupGraph, schedule: Callable[[GroupGraph], np.ndarray]
+) -> Iterator[np.ndarray]:
+  """Yields [num_groups] placements by an algorithm under each grouping.
 
   Args:
-    tracker: receives every placement, repaired if it does not fit.
     schedule: function from groups to their [num_groups] int32 devices.
   """
   for rules in GROUPINGS:
-    if tracker.best is not None and tracker.budget.left_s <= 0:
-      break
-    view = (
-      GroupGraph(co_placed(tracker.problem, *rules)) if any(rules) else groups
-    )
-    devices = view.expand(schedule(view))
-    offer_repaired(tracker, groups, groups.contract(devices))
+    view = groups
+    if any(rules):
+      view = GroupGraph(co_placed(groups.problem, *rules))
+    yield groups.contract(view.expand(schedule(view)))
 
 
 def co_placed(

@@ -9,28 +9,29 @@ Graphs" (SoCC 2020).
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.paths import upward_ranks
 from tfplace.placers.groups import GroupGraph, main_devices
-from tfplace.placers.list_scheduling.co_placement import offer_groupings
+from tfplace.placers.list_scheduling.co_placement import by_grouping
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables
 from tfplace.placers.list_scheduling.earliest_start import earliest_start
 from tfplace.placers.list_scheduling.favorite_children import favorite_children
 from tfplace.placers.list_scheduling.kernels import earliest_finish
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.one_shot import Batches
 from tfplace.simulate.links import mean_transfer
 
 # Time limit of m-SCT's linear program in seconds; 50,000 ops take about 6.
 _LONGEST_S = 30.0
 
 
-def m_topo(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def m_topo(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Baechi's m-TOPO: fills the fastest kind of devices in topological order.
 
   A device is full when it holds the average memory per device plus the memory
   of the largest group.
   """
-  offer_groupings(tracker, groups, _filled)
+  yield by_grouping(groups, _filled)
 
 
 def _filled(groups: GroupGraph) -> np.ndarray:
@@ -56,7 +57,7 @@ def _with_variables(groups: GroupGraph) -> np.ndarray:
   return np.lexsort((position, readers < 0, at))
 
 
-def m_etf(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def m_etf(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Baechi's m-ETF, after the ETF of Hwang et al. (1989).
 
   Schedules the pair of a ready op and a device with free memory that can start
@@ -64,10 +65,10 @@ def m_etf(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
   the op with the largest upward rank, since the paper gives no rule.
   """
   nobody = np.full(groups.problem.graph.num_ops, -1, np.int64)
-  offer_groupings(tracker, groups, lambda view: schedule(view, nobody))
+  yield by_grouping(groups, lambda view: schedule(view, nobody))
 
 
-def m_sct(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def m_sct(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Baechi's m-SCT, after Hanen and Munier (1995).
 
   A linear program gives each op at most one favorite child. Ops are then
@@ -75,11 +76,11 @@ def m_sct(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
   op if that op cannot start sooner elsewhere. If the program times out, after
   an eighth of the remaining budget, favorites are chosen greedily.
   """
-  limit_s = min(_LONGEST_S, max(0.1, tracker.budget.left_s / 8))
-  if not tracker.budget.is_timed:
+  limit_s = min(_LONGEST_S, max(0.1, budget.left_s / 8))
+  if not budget.is_timed:
     limit_s = np.inf  # Makes results for a seed equal on all machines.
   favorites = favorite_children(groups.problem, list_tables(groups), limit_s)
-  offer_groupings(tracker, groups, lambda view: schedule(view, favorites))
+  yield by_grouping(groups, lambda view: schedule(view, favorites))
 
 
 def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
@@ -103,14 +104,14 @@ def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
   )
 
 
-def heft(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def heft(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Heterogeneous earliest finish time (HEFT) with insertion.
 
   Ops are scheduled by decreasing upward rank (mean times, mean communication),
   each on the device where it finishes first. A colocation group follows its
   first op. Only persistent bytes count against memory.
   """
-  offer_groupings(tracker, groups, _by_rank)
+  yield by_grouping(groups, _by_rank)
 
 
 def _by_rank(groups: GroupGraph) -> np.ndarray:

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.csr import csr
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
-from tfplace.placers.repair import offer_repaired
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.one_shot import Batches
 
 _TOTAL = 2**28  # METIS sums weights in integers of 32 bits in some builds.
 # The k-way scheme first coarsens a graph to this many vertices per part. On
@@ -27,11 +27,14 @@ _KWAY_VERTICES = 30
 _stdout = threading.Lock()
 
 
-def metis(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
-  """Cuts the groups into a part per device of the fastest kind (see `cut`)."""
+def metis(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
+  """Cuts the groups into a part per device of the fastest kind (see `cut`).
+
+  A group that cannot run there goes to its fastest allowed device.
+  """
   devices = main_devices(groups)
-  graph = weighted_graph(groups, devices)
-  offer_parts(tracker, groups, cut(graph, len(devices), seed))
+  parts = cut(weighted_graph(groups, devices), len(devices), seed)
+  yield [groups.nearest(devices[parts])]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,19 +89,6 @@ def weighted_graph(
 def _scaled(values: np.ndarray, total: int) -> np.ndarray:
   share = values / max(float(values.sum()), 1e-300)
   return np.rint(share * total).astype(np.int64)
-
-
-def offer_parts(
-  tracker: Tracker, groups: GroupGraph, parts: np.ndarray
-) -> None:
-  """Offers a partition as a placement, repaired if it does not fit.
-
-  Args:
-    parts: [num_groups] index of each group's device in `main_devices`. A group
-      that cannot run there goes to its fastest allowed device.
-  """
-  wanted = main_devices(groups)[parts]
-  offer_repaired(tracker, groups, groups.nearest(wanted))
 
 
 def cut(graph: WeightedGraph, num_parts: int, seed: int) -> np.ndarray:

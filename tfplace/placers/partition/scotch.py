@@ -13,15 +13,12 @@ from importlib import util
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices
+from tfplace.placers.one_shot import Batches
 from tfplace.placers.partition import scotch_child
-from tfplace.placers.partition.metis import (
-  WeightedGraph,
-  offer_parts,
-  weighted_graph,
-)
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.partition.metis import WeightedGraph, weighted_graph
 
 # Sum of all weights: Scotch multiplies a vertex weight, an edge weight and a
 # distance, and checks no overflow of its 64 bits.
@@ -35,7 +32,7 @@ _MAPPINGS = (3, 5)
 _SHORTEST_S, _LONGEST_S = 2.0, 60.0
 
 
-def scotch(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def scotch(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Maps the groups onto the devices of the fastest kind (see `mapped`)."""
   devices = main_devices(groups)
   graph = weighted_graph(groups, devices, _TOTAL)
@@ -43,12 +40,10 @@ def scotch(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
   rng = np.random.default_rng(seed % 2**31)
   for count in _MAPPINGS:
     seeds = rng.integers(2**31, size=count)
-    limit_s = min(_LONGEST_S, max(_SHORTEST_S, tracker.budget.left_s))
-    for parts in mapped(graph, distance, seeds, limit_s):
-      offer_parts(tracker, groups, parts)
-      if tracker.best is not None and tracker.is_done:
-        break
-    if tracker.best is not None or tracker.is_done:
+    limit_s = min(_LONGEST_S, max(_SHORTEST_S, budget.left_s))
+    mappings = mapped(graph, distance, seeds, limit_s)
+    yield [groups.nearest(devices[parts]) for parts in mappings]
+    if budget.left_s <= 0:
       break
 
 
@@ -159,9 +154,9 @@ def _run(request: bytes, limit_s: float) -> tuple[bytes, bool]:
       f"strategy 'scotch': Python {sys.executable!r} does not run: {error}"
     ) from error
   if done.returncode:
-    told = " ".join(done.stderr.decode("utf-8", "replace").split())
+    output = " ".join(done.stderr.decode("utf-8", "replace").split())
     raise TfplaceError(
       f"strategy 'scotch': Scotch ended with exit code {done.returncode}; it"
-      f" said {told[-300:]!r}"
+      f" said {output[-300:]!r}"
     )
   return done.stdout, False

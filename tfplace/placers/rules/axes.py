@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.op_names import UNKNOWN, Part, numbered_parts, scope_of
 from tfplace.placers.groups import GroupGraph, main_devices
-from tfplace.placers.repair import offer_all_repaired
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.one_shot import Batches
 from tfplace.simulate.jit import allocating
 
 
@@ -96,15 +96,14 @@ def longest_ops(groups: GroupGraph) -> np.ndarray:
   return order[offsets[:-1]]
 
 
-def axes(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
-  """Offers every split; without an axis, one device runs everything."""
+def axes(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
+  """Proposes every split; without an axis, one device runs everything."""
   devices, scopes = main_devices(groups), read_scopes(groups)
   found = find_axes(groups, scopes)
   parts: Iterable[np.ndarray] = splits(found, len(devices))
   if not found:
     parts = [np.zeros(len(scopes.paths), int)]
-  rows = (_placed(groups, part[scopes.of], devices) for part in parts)
-  offer_all_repaired(tracker, groups, rows)
+  yield (_placed(groups, part[scopes.of], devices) for part in parts)
 
 
 def find_axes(

@@ -8,16 +8,17 @@ and stages get layers by the speed and memory of their devices.
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.op_names import UNKNOWN
 from tfplace.core.paths import transfers
 from tfplace.errors import TfplaceError
 from tfplace.placers.groups import GroupGraph, main_devices, working_devices
 from tfplace.placers.list_scheduling.placers import held_bytes
-from tfplace.placers.repair import offer_all_repaired
+from tfplace.placers.one_shot import Batches
 from tfplace.placers.rules.axes import longest_ops, read_scopes, spread
 from tfplace.placers.rules.exchanges import (
   Exchanges,
@@ -29,7 +30,6 @@ from tfplace.placers.rules.stages import (
   balanced_stages,
   merged_layers,
 )
-from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
 # Maximum number of layers for the dynamic program, which is cubic.
@@ -174,9 +174,10 @@ class DeviceGrid:
   ) -> None:
     """Assigns variables in place, the largest first, by [replicas] weights."""
     size = self.groups.persistent_bytes
-    mine = np.flatnonzero(here & (replica == UNKNOWN) & (size > 0))
+    variables = np.flatnonzero(here & (replica == UNKNOWN) & (size > 0))
     held = np.where(weights > 0, 0.0, np.inf)
-    for group in mine[np.argsort(-size[mine], kind="stable")].tolist():
+    order = np.argsort(-size[variables], kind="stable")
+    for group in variables[order].tolist():
       replica[group] = held.argmin()
       held[replica[group]] += size[group] / weights[replica[group]]
 
@@ -346,51 +347,48 @@ def _of_groups(groups: GroupGraph) -> np.ndarray:
   return np.where(least == most, most, UNKNOWN)
 
 
-def data_parallel(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def data_parallel(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Places each microbatch on its own device, as far as devices suffice.
 
   Raises TfplaceError if the step is not microbatched.
   """
-  steps = _of_microbatches(tracker, groups)
-  _offer(tracker, groups, [(s, (s.most_replicas, 1)) for s in steps])
+  steps = _of_microbatches("data_parallel", groups)
+  yield _placements((step, (step.most_replicas, 1)) for step in steps)
 
 
-def pipeline(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def pipeline(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Places each stage of consecutive layers on its own device."""
   steps = device_grids(groups)
-  _offer(tracker, groups, [(s, (1, len(s.devices))) for s in steps])
+  yield _placements((step, (1, len(step.devices))) for step in steps)
 
 
-def hybrid(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def hybrid(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Places replicas of a pipeline in the best grid of two or more of each.
 
   Raises TfplaceError without microbatches or with fewer than four devices.
   """
-  steps = _of_microbatches(tracker, groups)
+  steps = _of_microbatches("hybrid", groups)
   grids = [(step, grid) for step in steps for grid in step.grids()]
   if not grids:
     raise TfplaceError(
-      f"strategy {tracker.name!r} needs four devices for two replicas of two"
-      f" stages; cluster {groups.problem.cluster.name!r} has"
-      f" {len(steps[-1].devices)}"
+      "strategy 'hybrid' needs four devices for two replicas of two stages;"
+      f" cluster {groups.problem.cluster.name!r} has {len(steps[-1].devices)}"
     )
-  _offer(tracker, groups, grids)
+  yield _placements(grids)
 
 
-def _of_microbatches(tracker: Tracker, groups: GroupGraph) -> list[DeviceGrid]:
+def _of_microbatches(strategy: str, groups: GroupGraph) -> list[DeviceGrid]:
   graph = groups.problem.graph
   if graph.num_microbatches < 2:
     raise TfplaceError(
-      f"strategy {tracker.name!r} places a step that is split into"
+      f"strategy {strategy!r} places a step that is split into"
       f" microbatches, which that of graph {graph.name!r} is not"
     )
   return device_grids(groups)
 
 
-def _offer(
-  tracker: Tracker,
-  groups: GroupGraph,
-  grids: Sequence[tuple[DeviceGrid, tuple[int, int]]],
-) -> None:
-  rows = (row for step, grid in grids for row in step.placements(*grid))
-  offer_all_repaired(tracker, groups, rows)
+def _placements(
+  grids: Iterable[tuple[DeviceGrid, tuple[int, int]]],
+) -> Iterator[np.ndarray]:
+  for step, grid in grids:
+    yield from step.placements(*grid)

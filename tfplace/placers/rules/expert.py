@@ -10,11 +10,11 @@ import re
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.op_names import UNKNOWN, forward_name
 from tfplace.placers.groups import GroupGraph, equal_blocks, main_devices
-from tfplace.placers.repair import offer_repaired
+from tfplace.placers.one_shot import Batches
 from tfplace.placers.rules.axes import spread
-from tfplace.placers.tracker import Tracker
 
 _NUMBERED = re.compile(
   r"(?:encoder|decoder|lstm|recurrent|transformer)_layer_(\d{1,9})"
@@ -24,12 +24,11 @@ _LAST = re.compile(r"attention|softmax")
 _CELL_END = re.compile(r"/mixed(\d{1,9})[_\d]*/")
 
 
-def expert(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def expert(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Recognizes the model family by op names and divides its layers."""
   names = [forward_name(name) for name in groups.problem.graph.names]
   is_numbered = any(_NUMBERED.search(name) for name in names)
-  wanted = (_numbered if is_numbered else _layered)(groups, names)
-  offer_repaired(tracker, groups, wanted)
+  yield [(_numbered if is_numbered else _layered)(groups, names)]
 
 
 def _numbered(groups: GroupGraph, names: list[str]) -> np.ndarray:

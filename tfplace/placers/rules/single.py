@@ -4,25 +4,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tfplace.core.budget import Budget
 from tfplace.core.cluster import MESSAGE_COSTS, Cluster
 from tfplace.errors import ProblemError
 from tfplace.placers.groups import GroupGraph, equal_blocks
-from tfplace.placers.repair import offer_repaired
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.one_shot import Batches
 
 
-def single(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def single(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Places everything on the fastest single device that holds it.
 
   Beside other devices, a CPU counts only if none of them holds the step.
   """
   cpus = _cpus(groups)
-  _offer_each(tracker, groups, np.setdiff1d(range(groups.num_devices), cpus))
-  if tracker.best is None and groups.problem.off_cpu is None:
-    _offer_each(tracker, groups, cpus)
+  yield _on_each(groups, np.setdiff1d(range(groups.num_devices), cpus))
+  if groups.problem.off_cpu is None:
+    yield _on_each(groups, cpus)
 
 
-def cpu(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def cpu(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Places everything on the fastest CPU device that holds it.
 
   Raises ProblemError if the cluster has none.
@@ -33,7 +33,7 @@ def cpu(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
       f"strategy 'cpu': cluster {groups.problem.cluster.name!r} has no device"
       " of kind 'CPU'"
     )
-  _offer_each(tracker, groups, cpus)
+  yield _on_each(groups, cpus)
 
 
 def _cpus(groups: GroupGraph) -> list[int]:
@@ -41,17 +41,19 @@ def _cpus(groups: GroupGraph) -> list[int]:
   return [i for i, device in enumerate(devices) if device.is_cpu]
 
 
-def _offer_each(
-  tracker: Tracker, groups: GroupGraph, devices: Sequence[int] | np.ndarray
-) -> None:
-  """Offers everything possible on each device, once if devices are alike."""
-  tried: set[bytes] = set()
+def _on_each(
+  groups: GroupGraph, devices: Sequence[int] | np.ndarray
+) -> list[np.ndarray]:
+  """Returns all groups on each device, once if devices are alike.
+
+  A group that a device cannot run is on its fastest one.
+  """
+  rows: dict[bytes, np.ndarray] = {}
   for device in devices:
-    row = groups.expand(groups.nearest(np.full(groups.num_groups, device)))
-    alike = _alike(groups.problem.cluster, device, row)
-    if alike not in tried:
-      tried.add(alike)
-      tracker.offer(row)
+    row = groups.nearest(np.full(groups.num_groups, device))
+    alike = _alike(groups.problem.cluster, device, groups.expand(row))
+    rows.setdefault(alike, row)
+  return list(rows.values())
 
 
 def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
@@ -71,10 +73,10 @@ def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
   return about.kind.encode() + b"".join(part.tobytes() for part in parts)
 
 
-def blocks(tracker: Tracker, groups: GroupGraph, seed: int) -> None:
+def blocks(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Places contiguous blocks balanced by time, with their variables.
 
   The topological order of groups is cut into one block per device.
   """
   cut = equal_blocks(groups, groups.order)
-  offer_repaired(tracker, groups, groups.beside_readers(cut))
+  yield [groups.beside_readers(cut)]

@@ -153,6 +153,6 @@ def _dealt(
   alike = np.round(time_us / max(float(time_us.max(initial=0.0)), 1e-300), 6)
   _, kinds = np.unique(alike, axis=0, return_inverse=True)
   for kind in range(int(kinds.max(initial=-1)) + 1):
-    mine = np.flatnonzero(kinds.reshape(-1) == kind)
-    share[mine] = np.sort(share[mine])
+    alike_rows = np.flatnonzero(kinds.reshape(-1) == kind)
+    share[alike_rows] = np.sort(share[alike_rows])
   return share

@@ -75,7 +75,7 @@ class AnnealingPlacer:
     starts = [result.placement.devices for result in best_first(found)]
     if self.start is not None:
       starts.insert(0, offer_starts(tracker, groups, self.start))
-    result = improve(tracker, groups, starts, seed, self.config)
+    result = improve(tracker, groups, starts, seed=seed, config=self.config)
     return dataclasses.replace(result, skipped=failed)
 
 
@@ -96,6 +96,7 @@ def improve(
   tracker: Tracker,
   groups: GroupGraph,
   starts: Sequence[np.ndarray],
+  *,
   seed: int,
   config: SearchConfig,
   proposer: Proposer | None = None,
@@ -124,7 +125,7 @@ def improve(
   if tracker.is_met or _is_short(tracker, groups, setup_s):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
-  search = Search(groups, seed, config, first[0], proposer)
+  search = Search(groups, seed, config=config, like=first[0], proposer=proposer)
   simulated: list[HistoryPoint] = []
 
   def improved(step_time_us: float, evaluations: int) -> None:

@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.placers.search.guide import OWN, RATED, Guide, draw, guide_of
+from tfplace.placers.search.guide import (
+  OWN,
+  RATED,
+  Guide,
+  guide_of,
+  sample_rated,
+)
 from tfplace.placers.search.moves import move_coarse, propose, uniform
 from tfplace.placers.search.schedule import Rounds, Scale
 from tfplace.placers.search.state import (
@@ -66,7 +72,7 @@ class Chain:
     tables: Tables of the problem.
     rate: Latest measured evaluations per second.
     done: Evaluations in the current round.
-    guide: Rated moves to draw from; none at first.
+    guide: Rated moves to sample; none at first.
   """
 
   def __init__(
@@ -225,7 +231,7 @@ def _run(
       for number in range(2):
         kind, is_new = OWN, False
         if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
-          draw(guide, state, tables.allowed.shape[1])
+          sample_rated(guide, state, tables.allowed.shape[1])
           is_new = _apply(tables, state)
           kind = RATED if is_new else OWN
         if not is_new:
@@ -259,7 +265,7 @@ def _run(
     kind = OWN
     if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
       kind = RATED
-      draw(guide, state, tables.allowed.shape[1])
+      sample_rated(guide, state, tables.allowed.shape[1])
     else:
       propose(tables, state, lowest, highest, cooling.part_share)
     if not _apply(tables, state):

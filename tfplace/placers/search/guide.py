@@ -1,4 +1,4 @@
-"""Rated moves that a chain draws from, besides its own.
+"""Rated moves that a chain samples, besides its own.
 
 A rater, such as a policy, rates moves of coarse groups for the placement of a
 chain; rating all of them costs as much as a few simulations. The share of rated
@@ -19,12 +19,12 @@ from tfplace.placers.search.state import MOVED, SearchState, TimeOrder
 from tfplace.simulate.jit import Index, helper
 
 RATED, OWN = 0, 1  # Rows of `Guide.tally`.
-# Share of rated moves: while too few have been drawn to compare, where they
+# Share of rated moves: while too few have been tried to compare, where they
 # gain nothing, and where only they gain. These constants were hardly tuned.
 _FIRST_SHARE, _LEAST_SHARE, _MOST_SHARE = 0.5, 0.1, 0.8
 _LEAST_MOVES = 20  # Moves of each kind to compare.
 _MEMORY = 0.9  # Factor on the gains and numbers of moves with each rating.
-# Factor on the weight of a move for each time that it was drawn. Each rating of
+# Factor on the weight of a move for each time that it was tried. Each rating of
 # its set halves these counts.
 _TRIED = 0.7
 RATING_SHARE = 0.3  # Time of ratings, relative to that of rated moves.
@@ -34,9 +34,9 @@ class Guide(NamedTuple):
   """Rated moves of one chain. A move moves a part to a device.
 
   Attributes:
-    share: [1] float64 fraction of the moves to draw from here.
+    share: [1] float64 fraction of the moves to sample from here.
     total: [num_parts * num_devices] float64 cumulative weights.
-    tries: [num_parts * num_devices] float64 how often each was drawn; it fades.
+    tries: [num_parts * num_devices] float64 times that each was sampled; fades.
     offsets: [num_parts + 1] int64 offsets into `members`.
     members: [?] int32 groups of each part.
     tally: [2, 2] float64 gains (as logs of step times) and numbers of moves, of
@@ -165,7 +165,7 @@ class Guided:
 
 
 @helper
-def draw(guide: Guide, state: SearchState, num_devices: int) -> None:
+def sample_rated(guide: Guide, state: SearchState, num_devices: int) -> None:
   """Fills `moved` and `targets` with a rated move."""
   total = guide.total
   first: Index = np.int64(0)

@@ -149,14 +149,14 @@ def propose(
   state.counts[MOVED] = 0
   state.counts[IS_PART] = part_share > 0 and uniform(state) < part_share
   level = lowest + below(state, highest - lowest + 1)
-  draw = uniform(state)
-  if draw < 0.55:
+  kind = uniform(state)
+  if kind < 0.55:
     _single(tables, state, level)
-  elif draw < 0.75:
+  elif kind < 0.75:
     _critical(tables, state, level)
-  elif draw < 0.80:
+  elif kind < 0.80:
     _swap(tables, state, level)
-  elif draw < 0.90:
+  elif kind < 0.90:
     _block(tables, state, level)
   else:
     _pull(tables, state, level, _random_group(tables, state, level), _ANY)

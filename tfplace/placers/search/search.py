@@ -51,6 +51,7 @@ class Search:
     self,
     groups: GroupGraph,
     seed: int,
+    *,
     config: SearchConfig | None = None,
     like: np.ndarray | None = None,
     proposer: Proposer | None = None,
@@ -75,7 +76,7 @@ class Search:
     self._best: np.ndarray | None = None
     self.best_us = math.inf
     self._least_us = math.inf
-    self._told_us = math.inf
+    self._reported_us = math.inf
     self._improved: Improved | None = None
     self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
@@ -181,8 +182,8 @@ class Search:
     can_merge = groups.num_groups > min(SIZES)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
-    told = self._after_sweep, self._rngs, pool
-    sweep_all(self._chains, groups, starts, allowance, *told)
+    given = self._after_sweep, self._rngs, pool
+    sweep_all(self._chains, groups, starts, allowance, *given)
     for chain in self._chains:
       chain.guide.tally[:] = 0.0  # Annealing counts other gains.
     self._collect()
@@ -282,18 +283,18 @@ class Search:
   def _after_sweep(self, chain: Chain) -> None:
     if self._proposals:
       self._proposals[self._chains.index(chain)].after_sweep(chain)
-    self._tell(chain)
+    self._report(chain)
 
   def _annealed(self, chain: Chain) -> None:
     if self._proposals:
       self._proposals[self._chains.index(chain)].after_chunk(chain)
-    self._tell(chain)
+    self._report(chain)
 
-  def _tell(self, chain: Chain) -> None:
+  def _report(self, chain: Chain) -> None:
     with self._lock:
       found = chain.best_us
-      if found < self._told_us:
-        self._told_us = found
+      if found < self._reported_us:
+        self._reported_us = found
         if self._improved is not None:
           self._improved(found, self.evaluations)
 

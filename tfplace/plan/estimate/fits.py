@@ -152,11 +152,12 @@ def placed(
   problem = on_cards_only(graph, cluster, kinds)
   for strategy in _STRATEGIES:
     try:
-      found = placers.place(problem, strategy, _BUDGET_S, order=AUTO).evaluation
+      result = placers.place(problem, strategy, budget_s=_BUDGET_S, order=AUTO)
     except TfplaceError:  # Nothing fits, or the placer rejects the step.
       continue
-    peak = max(found.peak_memory_bytes.values())
-    return _fit(strategy, found.step_time_us, peak)
+    evaluation = result.evaluation
+    peak = max(evaluation.peak_memory_bytes.values())
+    return _fit(strategy, evaluation.step_time_us, peak)
   return None
 
 
