@@ -11,6 +11,7 @@ from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 from tfplace.placers.beside_gpus import gpus_compute, place_beside_gpus
+from tfplace.placers.requests import Request
 
 MIB = 2.0**20
 
@@ -128,10 +129,11 @@ def test_short_memory_leaves_all_of_the_search_to_both(memory, is_narrow):
   graph = build_graph("g", ops, [(i, 0, i + 1) for i in range(11)])
   problem, asked = Problem(graph, _cluster(1, memory)), []
 
-  def search(problem, budget, start):
-    del budget, start
-    asked.append(problem.off_cpu is not None)
-    return tfplace.place(problem, "single", max_evaluations=20)
+  class Recorded(Request):
+    def place(self, problem, budget, starts):
+      asked.append(problem.off_cpu is not None)
+      return super().place(problem, budget, starts)
 
-  place_beside_gpus(problem, Budget(60.0, 100), None, search, search)
+  request = Recorded(strategy="annealing", seed=0, order=problem.order)
+  place_beside_gpus(request, problem, Budget(60.0, 100), None)
   assert asked[0] == is_narrow

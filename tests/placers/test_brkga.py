@@ -28,16 +28,6 @@ def test_decoder_by_hand():
   assert decoder.decode(keys.astype(np.float32)).tolist() == [0, 0, 1]
 
 
-def test_decoder_leaves_slower_kinds_to_what_needs_them():
-  problem = Problem(
-    problems.graph([{"CPU": 9.0, "GPU": 1.0}, {"CPU": 1.0}], []),
-    problems.cluster([np.inf] * 2, kinds=["CPU", "GPU"]),
-  )
-  decoder = Decoder(GroupGraph(problem))
-  keys = np.array([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0]], np.float32)
-  assert decoder.decode(keys).tolist() == [1, 0]
-
-
 def test_evolution_keeps_the_elite_and_mixes_it_with_the_rest():
   keys = np.repeat(np.arange(100.0, dtype=np.float32), 600)
   keys = keys.reshape(100, 200, 3)
@@ -57,11 +47,6 @@ def test_optimum_of_an_easy_problem_is_found_from_random_keys(seed):
   problem = problems.two_halves()
   result = run(problem, 1000, seed)
   assert result.evaluation.step_time_us == exact.optimum(problem) == 6.0
-
-
-@pytest.mark.parametrize("evaluations", [7, 123])
-def test_evaluations_are_as_many_as_allowed(evaluations):
-  assert run(problems.two_halves(), evaluations).evaluations == evaluations
 
 
 def test_many_groups_are_co_placed(monkeypatch):

@@ -7,8 +7,6 @@ from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.core.paths import transfers
-from tfplace.placers import registry
-from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker
@@ -111,17 +109,3 @@ def test_bounds_hold_on_random_problems(seed, evaluations):
   assert after.step_time_us <= start.step_time_us * 1.005
   before, now = traffic(problem, devices), traffic(problem, found[0])
   assert now[1] <= before[1]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_auto_is_slower_than_its_best_by_the_tolerance_at_most(seed):
-  problem = problems.random_problem(seed)
-  budget = Budget(20, max_evaluations=300)
-  placer = AutoPlacer(learned=(), tolerance=0.005)
-  result = placer.place(problem, Simulator(problem), budget, seed)
-  best = min(tried.evaluation.step_time_us for tried in result.tried)
-  assert best <= result.evaluation.step_time_us <= 1.005 * best
-  if any(tried.evaluation.is_optimal for tried in result.tried):
-    assert result.evaluation.step_time_us == best
-  one_shot = max(len(registry.CLASSICAL) * 40, 300)  # repairs may take more
-  assert result.evaluations <= one_shot

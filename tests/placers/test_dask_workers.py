@@ -13,14 +13,14 @@ import tfplace
 from tests.testing.dask_workers import two_workers
 from tests.testing.one_layer import Step
 from tests.testing.slow import slow_but
-from tfplace import placers, plan
+from tfplace import placers
 from tfplace.core import Problem
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.core.order import ORDERS
-from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.errors import TfplaceError
 from tfplace.placers import dask_workers
 from tfplace.placers.dask_workers import opened_workers
-from tfplace.plan import PlanConfig, make_plan
+from tfplace.plan import PlanConfig
 from tfplace.plan.microbatches import choose_variant
 from tfplace.simulate import Simulator
 
@@ -119,39 +119,6 @@ def test_workers_split_a_step_of_much_work_as_one_process_does(workers):
   assert found.best.placement.problem is found.problem
 
 
-def test_workers_say_why_nothing_is_placed(workers):
-  step = Step(activation=1e4, memory=60.0, devices=1)
-  with pytest.raises(InfeasibleError, match="fit in up to 16 microbatches"):
-    chosen(step, workers)
-  with pytest.raises(TfplaceError, match="'hybrid' needs four devices"):
-    chosen(Step(), workers, strategy="hybrid")
-
-
-class StepSource:
-  """Source of a step that is planned whole."""
-
-  training = True
-  suggests_microbatches = False
-
-  def open(self, microbatches, show):
-    del show
-    return Step()(microbatches)
-
-
-def test_planner_opens_the_workers_of_its_settings(cluster):
-  stages = plan.Stages()
-  config = PlanConfig(budget_s=1.0, dask=cluster[0], microbatches=WHOLE)
-  found = make_plan(StepSource(), config, stages)
-  assert "starting" in stages.seconds
-  assert isinstance(found.placement.problem, Problem)
-  assert found.evaluation.step_time_us == 1001.0
-
-
-def test_settings_reject_an_address_that_is_no_text():
-  with pytest.raises(TfplaceError, match="dask is 5; it must be"):
-    PlanConfig(dask=5).check()
-
-
 # Local workers.
 
 
@@ -188,12 +155,6 @@ def test_invalid_addresses_are_named(problem, dask, said, monkeypatch):
   monkeypatch.setattr(dask_workers, "_ANSWER_S", 1.0)
   with pytest.raises(TfplaceError, match=said):
     placers.place(problem, dask=dask)
-
-
-def test_a_missing_package_is_named(problem, monkeypatch):
-  monkeypatch.setattr(dask_workers.util, "find_spec", lambda _: None)
-  with pytest.raises(TfplaceError, match=r"distributed.* 'tfplace\[dask\]'"):
-    placers.place(problem, dask="local")
 
 
 # Versions.

@@ -99,12 +99,6 @@ def test_inception_is_cut_between_cells_only():
   assert at["gradient_tape/net/conv0/Conv2DBackpropFilter"] == 0
 
 
-def test_graph_without_scopes_is_cut_along_its_order():
-  names = ["a", "b", "c", "d"]
-  at = expert(names, list(itertools.pairwise(names)), 2)
-  assert list(at.values()) == [0, 0, 1, 1]
-
-
 LAYERS = 8
 
 

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from tests.placers.test_proposals import PATIENT, searched, wide_problem
+from tests.placers.test_proposals import searched, wide_problem
 from tfplace.core.budget import Budget
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import guide
-from tfplace.placers.search.chain import Cooling
 from tfplace.placers.search.guide import RATED, Guided
-from tfplace.placers.search.search import Search
 from tfplace.placers.search.state import time_order
 
 
@@ -43,28 +41,6 @@ def rated(num_ops, halves, single):
   return problem, order, rater, Guided(rater, groups, order)
 
 
-def annealed(problem, rated_moves, evaluations=500):
-  """A chain that starts with all on device 0 and has only rated moves."""
-  groups = GroupGraph(problem)
-  search = Search(groups, 0, PATIENT)
-  chain = search._chains[0]
-  chain.guide = rated_moves
-  rated_moves.share[0] = 1.0
-  chain.restart(np.zeros(groups.num_groups, np.int32))
-  chain.cool(Cooling(evaluations, 1e9, 1e9, 0, 0, 0.0))
-  return search._order.leave(chain.devices)
-
-
-def test_only_what_is_rated_moves():
-  halves, single = np.zeros((2, 4)), np.zeros((400, 4))
-  single[7, 3] = single[20, 1] = 0.5
-  problem, _, _, guided = rated(400, halves, single)
-  guided.update(np.zeros(400, np.int32))
-  devices = annealed(problem, guided.guide)
-  assert devices[7] == 3 and devices[20] == 1
-  assert np.count_nonzero(devices) == 2
-
-
 def test_sets_are_drawn_equally_and_moves_by_their_rating():
   halves, single = np.zeros((2, 4)), np.zeros((400, 4))
   halves[0, 1] = 0.1
@@ -83,18 +59,6 @@ def test_sets_are_drawn_equally_and_moves_by_their_rating():
   assert guided.guide.tries[at] == 1.0  # They count half with the next rating.
   weight = np.diff(guided.guide.total, prepend=0.0)
   assert weight[at] == pytest.approx(4.9 / (4.9 + 39.9))
-
-
-def test_ratings_are_about_the_placement_of_the_chain():
-  ones = np.ones((2, 4)), np.ones((400, 4))
-  _, order, rater, guided = rated(400, *ones)
-  devices = np.arange(400, dtype=np.int32) % 4
-  guided.update(order.enter(devices))
-  assert [number for number, _ in rater.asked] == [0, 1]
-  assert all((seen == devices).all() for _, seen in rater.asked)
-  for _ in range(3):  # later one set at a time
-    guided.update(order.enter(devices))
-  assert [number for number, _ in rater.asked] == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(

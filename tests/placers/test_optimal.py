@@ -8,10 +8,7 @@ import pytest
 from tests.testing import problems
 from tfplace.bounds import tightened
 from tfplace.core import Problem
-from tfplace.core.budget import Budget
 from tfplace.placers import place, warm_up
-from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.simulate import Simulator
 
 SEARCHES = ["annealing", "brkga", "auto"]
 
@@ -52,25 +49,6 @@ def test_a_search_stops_at_what_is_proven_optimal(name, strategy):
   assert time.perf_counter() - began < 600  # the seconds do not end it
   assert result.evaluation.is_optimal
   assert result.evaluations < 5_000
-
-
-def test_a_large_search_stops_at_what_is_proven_optimal():
-  # Two chains, which only the search puts on devices of their own.
-  half = chain(600)
-  times = [float(t) for t in half.time_us["GPU"]]
-  edges = [(i, i + 1) for i in range(599)]
-  edges += [(a + 600, b + 600) for a, b in edges]
-  problem = tightened(
-    Problem(
-      problems.graph(times * 2, edges, output_bytes=[(50.0,)] * len(times) * 2),
-      problems.cluster([np.inf] * 2, overhead=0.7, bandwidth=10.0),
-    )
-  )
-  placer = AnnealingPlacer(starts=("single",))
-  began = time.perf_counter()
-  result = placer.place(problem, Simulator(problem), Budget(600), 0)
-  assert result.evaluation.is_optimal
-  assert time.perf_counter() - began < 600
 
 
 EVALUATIONS = 20_000

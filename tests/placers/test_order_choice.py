@@ -70,7 +70,7 @@ def test_a_search_in_both_orders_keeps_budget_and_seed():
   problem = Problem(graph, tfplace.cluster_preset("v100x2"))
   found = [
     tfplace.place(
-      problem, "annealing", 60.0, 3, max_evaluations=400, order="auto"
+      problem, "annealing", seed=3, max_evaluations=400, order="auto"
     )
     for _ in range(2)
   ]

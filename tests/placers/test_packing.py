@@ -9,10 +9,7 @@ from tests.testing import problems
 from tfplace.bounds import check_memory
 from tfplace.core import Problem
 from tfplace.errors import InfeasibleError
-from tfplace.placers import Budget, place
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.repair import offer_packed
-from tfplace.placers.tracker import Tracker
+from tfplace.placers import place
 from tfplace.simulate import Simulator
 
 SLACK = 20.0  # bytes on all devices together
@@ -47,18 +44,6 @@ def test_a_fit_is_found_however_tight(name, strategy):
   problem = packed_problem(name, 0)
   result = place(problem, strategy, budget_s=60, max_evaluations=300)
   assert result.evaluation.feasible
-
-
-def test_packing_heeds_where_ops_can_run():
-  # The CPU must take its own op, of 5 bytes, and 15 of the others' 50.
-  times = [{"CPU": 1.0}, *[{"GPU": 1.0, "CPU": 50.0}] * 5]
-  problem = Problem(
-    problems.graph(times, [], persistent_bytes=[5.0, *[10.0] * 4, 5.0]),
-    problems.cluster([30.0, 20.0], kinds=["GPU", "CPU"]),
-  )
-  tracker = Tracker("packing", problem, Simulator(problem), Budget(60, 50))
-  offer_packed(tracker, GroupGraph(problem), 0, 5.0)
-  assert tracker.best[1].feasible
 
 
 def test_packing_ends_when_its_time_is_over():
@@ -125,24 +110,6 @@ def test_bytes_of_an_error_are_those_of_a_placement_or_a_proof(seed, strategy):
     for name, size in over.items():
       assert f"on {name}, which has" in str(error)
       assert f"{math.ceil(size)} byte" in str(error)
-
-
-def test_an_error_names_every_device_that_is_exceeded_by_hand():
-  # 100 bytes for 104, but of 40 and 40 only one fits on d1 with the 20.
-  problem = Problem(
-    problems.graph(
-      [1.0, 2.0, 3.0],
-      [],
-      persistent_bytes=[40.0, 40.0, 20.0],
-    ),
-    problems.cluster([39.0, 65.0]),
-  )
-  with pytest.raises(InfeasibleError) as caught:
-    place(problem, "auto", budget_s=20, max_evaluations=50)
-  assert caught.value.num_bytes == 1.0
-  told = str(caught.value)
-  assert "needs 40 B on d0, which has 39 B, 1 byte too few" in told
-  assert "smaller batch" in told
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import sys
-import threading
 import time
 import types
 
@@ -42,7 +41,7 @@ class Given:
 def searched(problem, proposer, budget, config=PATIENT):
   groups = GroupGraph(problem)
   start = groups.nearest(np.zeros(groups.num_groups, np.int64))
-  search = Search(groups, 0, config, start, proposer)
+  search = Search(groups, 0, config=config, like=start, proposer=proposer)
   search.run([start], budget)
   return search
 
@@ -137,63 +136,3 @@ def test_when_auto_asks_a_policy(
   assert (asked.proposed > 0) == proposed
   tried = [each.strategy for each in result.tried]
   assert len(tried) == len(set(tried)) + placed  # it calls itself single
-
-
-def test_a_short_search_does_not_wait_for_a_policy(monkeypatch):
-  asked = Asked(monkeypatch)
-  problem = wide_problem(5)
-  monkeypatch.setattr(auto_module, "_LEARNED_SETUP_S", 0.2)  # seven times
-  auto = AutoPlacer(learned=("ordered",), search=PATIENT)
-  result = auto.place(problem, Simulator(problem), Budget(1.0), 0)
-  assert not asked.proposed
-  assert "fewer than 1.4 s" in result.skipped["ordered"]
-
-
-def test_what_interrupts_the_placers_ends_the_policy(monkeypatch):
-  asked = Asked(monkeypatch)
-
-  def slow(problem, evaluator, budget, seed):
-    while not budget.minus(0).is_over:  # a new budget sees the end, too
-      time.sleep(0.01)
-    return get_placer("single").place(problem, evaluator, budget, seed)
-
-  def interrupted(*_):
-    raise KeyboardInterrupt
-
-  asked.place = slow
-  monkeypatch.setattr(auto_module._Run, "search", interrupted)
-  real = auto_module._Run.attempt_classical
-
-  def attempt(run, strategy):
-    if strategy == "metis":
-      raise KeyboardInterrupt
-    real(run, strategy)
-
-  monkeypatch.setattr(auto_module._Run, "attempt_classical", attempt)
-  problem = split(wide_problem(7))
-  began = time.monotonic()
-  with pytest.raises(KeyboardInterrupt):
-    AutoPlacer().place(problem, Simulator(problem), Budget(600.0), 0)
-  assert time.monotonic() - began < 60.0  # it had 90 s
-
-
-def test_a_given_evaluator_serves_one_thread(monkeypatch):
-  class Evaluator:
-    def __init__(self, problem):
-      self.problem, self.threads = problem, set()
-      self._simulator = Simulator(problem)
-
-    def evaluate(self, placements):
-      self.threads.add(threading.get_ident())
-      return self._simulator.evaluate(placements)
-
-  asked = Asked(monkeypatch)
-  asked.place = lambda problem, evaluator, budget, seed: get_placer(
-    "single"
-  ).place(problem, evaluator, budget, seed)
-  problem = split(wide_problem(8))
-  evaluator = Evaluator(problem)
-  auto = AutoPlacer()
-  result = auto.place(problem, evaluator, Budget(1.0), 0)
-  assert evaluator.threads == {threading.get_ident()}
-  assert "ordered" not in result.skipped

@@ -94,7 +94,7 @@ def towers(length=40):
 def test_a_sweep_moves_whole_parts_at_once():
   problem = towers()
   groups = GroupGraph(problem)
-  search = Search(groups, 0, LARGE)
+  search = Search(groups, 0, config=LARGE)
   start = np.zeros(groups.num_groups, np.int32)
   search.run([start], Budget(60, max_evaluations=600))
   assert search.best_us == 40.0
@@ -108,7 +108,7 @@ def test_a_large_search_keeps_to_its_evaluations(evaluations):
   start = np.zeros(groups.num_groups, np.int32)
   found = []
   for _ in range(2):
-    search = Search(groups, 3, LARGE)
+    search = Search(groups, 3, config=LARGE)
     search.run([start], Budget(60, max_evaluations=evaluations))
     assert search.evaluations <= evaluations + 8  # rounds begin with one
     found.append((search.best_us, search.best.tolist()))

@@ -46,10 +46,11 @@ before = signatures()
 placers.place(problem, "auto", budget_s=5, max_evaluations=200)
 after = signatures()
 half, count = np.float32(0.5), np.int32(200)
-numbers = {"seed": np.int16(3), "gap": half, "tolerance": np.float16(0.1)}
+numbers = {"budget_s": half, "seed": np.int16(3), "gap": half}
+numbers["tolerance"] = np.float16(0.1)
 for strategy in ("annealing", "auto"):
-  placers.place(problem, strategy, half, max_evaluations=count, **numbers)
-  placers.place(problem, strategy, half, **numbers)
+  placers.place(problem, strategy, max_evaluations=count, **numbers)
+  placers.place(problem, strategy, **numbers)
 warm = AnnealingPlacer(SearchConfig(patience=np.int16(3)))
 simulator = Simulator(problem)
 warm.place(problem, simulator, Budget(np.float32(9), count), np.int8(1))

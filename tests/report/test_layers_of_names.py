@@ -58,10 +58,6 @@ def test_layers_of_names(names, weight, most_share, layers):
   assert found == layers.split()
 
 
-def test_no_ops_have_no_layers():
-  assert find_layers([], np.zeros(0)).names == ()
-
-
 def test_layers_of_the_graph_go_before_names():
   # By their names, both calls of "dense" would be layers of their own.
   names = ["net_1/dense_1/x", "net_1/dense_2/x", "net/out/x", "adam/x"]

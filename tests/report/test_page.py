@@ -3,21 +3,10 @@
 import importlib.util
 import re
 
-import numpy as np
-import pytest
-
-from tests.testing import placed_graphs
 from tfplace import core, formats
 from tfplace.bin import place, simulate
-from tfplace.errors import TfplaceError
-from tfplace.report import page
 
 HOSTILE = "</script><img src=http://example.org/x.png>"
-
-
-def test_another_suffix_is_refused(tmp_path):
-  with pytest.raises(TfplaceError, match=r"report.pdf: .* ends in \.html"):
-    page.save_report(placed_graphs.chain(), tmp_path / "report.pdf")
 
 
 def test_a_command_without_the_extra_fails_before_its_work(
@@ -46,11 +35,3 @@ def test_tfplace_place_writes_the_placers_it_ran(tmp_path):
   sources = re.findall(r"(?:src|href)=\"([^\"]*)", text)
   assert [s[:22] for s in sources] == ["data:image/png;base64,"]
   assert HOSTILE not in text and "&lt;img src=" in text
-
-
-def test_an_empty_graph_has_a_report(tmp_path):
-  cluster = core.Cluster("c", (core.Device("d", "GPU"),))
-  problem = core.Problem(core.build_graph("g", [], []), cluster)
-  empty = core.Placement(problem, np.zeros(0, np.int32))
-  page.save_report(empty, tmp_path / "r.html")
-  assert "Critical path" in (tmp_path / "r.html").read_text(encoding="utf-8")

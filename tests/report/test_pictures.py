@@ -74,20 +74,6 @@ def test_trace_has_sends_and_receives_on_their_devices():
   }
 
 
-def test_trace_names_devices_channels_and_counts_memory():
-  placement = placed_graphs.chain()
-  named = events_of(placement, "M", "thread_name")
-  assert {(e["pid"], e["tid"]): e["args"]["name"] for e in named} == {
-    (trace.DEVICES, 0): "/gpu:0",
-    (trace.DEVICES, 1): "/gpu:1",
-    (trace.CHANNELS, 0): "gpu:0 -> gpu:1",
-  }
-  counts = events_of(placement, "C", "memory gpu:0")
-  # a's 6 bytes are there from 0 until they have arrived, at 5.5.
-  held = [(e["ts"], e["args"]["bytes"]) for e in counts]
-  assert held == [(0.0, 6.0), (5.5, 0.0)]
-
-
 def test_trace_shows_microbatches_layers_and_passes():
   events = events_of(split_step(), "X")
   known = {
@@ -178,17 +164,6 @@ def test_timeline_draws_ops_messages_transfers_and_the_path():
   ]
 
 
-def test_timeline_labels_devices_and_draws_capacities():
-  tracks, memory = timeline.draw_timeline(
-    schedule_of(placed_graphs.chain())
-  ).axes
-  labels = [t.get_text() for t in tracks.get_yticklabels()]
-  # a takes 2 of 6.5 us, 31%; b takes 1, 15%; the transfer 3, 46%.
-  assert labels == ["gpu:0 31%", "gpu:1 15%", "gpu:0 -> gpu:1 46%"]
-  # Two curves, and the capacity of 12 bytes, which the 9 of b come near.
-  assert len(memory.lines) == 3
-
-
 def test_timeline_has_a_color_for_each_microbatch():
   bars, legend = bars_of(split_step())
   first, second = op_colors.sequential(2)
@@ -200,20 +175,6 @@ def test_timeline_has_a_color_for_each_microbatch():
   assert legend == [
     *("microbatch 0", "microbatch 1", "update, shared", "critical path")
   ]
-
-
-def test_of_many_microbatches_neighbors_share_a_color():
-  ops = [OpSpec(f"x{i}", "X", {"GPU": 1.0}, microbatch=i) for i in range(30)]
-  cluster = Cluster("c", (Device("d", "GPU"),))
-  problem = Problem(build_graph("g", ops, []), cluster)
-  found = op_colors.op_colors(
-    schedule_of(Placement(problem, np.zeros(30, int)))
-  )
-  # Besides: the update, messages and transfers.
-  assert len(set(found.legend)) == op_colors.MAX_MICROBATCHES + 3
-  assert found.legend[found.kind[0]] == "microbatches 0 to 2"
-  assert found.legend[found.kind[29]] == "microbatches 28 to 29"
-  assert np.all(np.diff(found.kind) >= 0)
 
 
 def test_an_empty_graph_has_a_trace_and_a_timeline(tmp_path):

@@ -64,28 +64,6 @@ def test_the_fastest_that_fits_or_a_given_best_is_bold():
   assert results_table([]) == ("", results_table([]).columns, [], None)
 
 
-def test_measured_times_stand_beside_the_predicted():
-  results = [result("a", 2000.0), result("b", 3000.0)]
-  measured = [result("a", 2500.0).evaluation, result("b", np.inf).evaluation]
-  table = results_table(results, measured=measured)
-  assert table.columns[1:3] == ["step time", "measured"]
-  assert [row[1:3] for row in table.rows] == [
-    ["2 ms", "2.5 ms"],
-    ["3 ms", "failed"],
-  ]
-
-
-def test_many_devices_show_the_fullest():
-  table = results_table([result("a", 1.0, num_devices=8)])
-  assert table.columns[4:] == ["peak memory (fullest)", "seconds"]
-  assert table.rows[0][4] == "8 GiB"
-
-
-def test_names_that_look_like_markup_stay_as_they_are():
-  table = results_table([result("[red]x[/red]", 1.0)]).to_rich()
-  assert str(next(iter(table.columns[0].cells))) == "[red]x[/red]"
-
-
 @pytest.mark.parametrize(
   "names, short",
   [

@@ -37,21 +37,6 @@ def test_rows_tell_work_memory_and_layers():
   assert first.peak_bytes == step.peak_memory_bytes[0]
 
 
-def test_a_peak_has_a_share_of_limited_memory():
-  assert summary.format_peak(16.0, 64.0) == "16 B of 64 B (25%)"
-  assert summary.format_peak(16.0, np.inf) == "16 B"
-
-
-def test_table_is_text_in_a_notebook_too(monkeypatch):
-  rows = summary.device_rows(schedule_of([0, 1, 2]))
-  expected = summary.table_text(rows)
-  lines = expected.splitlines()
-  assert [line.split()[0] for line in lines[2:]] == [r.name for r in rows]
-  assert lines[0].split()[:3] == ["device", "work", "busy"]
-  monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-  assert summary.table_text(rows) == expected
-
-
 def test_the_critical_path_holds_a_step_back():
   alone, apart, overhead = map(
     summary.held_back,

@@ -84,15 +84,6 @@ def test_largest_limit_by_hand(arguments, options, step_us, name, gain_us):
     assert report.devices[1].forward_us == 36
 
 
-def test_devices_without_microbatches_count_in_the_bubble():
-  # Three devices of one kind; only g0 works.
-  placement = placed_graphs.split_step([5.0, 5.0, 5.0], 2, by_stage)
-  alone = Placement(placement.problem, np.zeros(len(placement.devices), int))
-  _, report = report_of(alone)
-  assert report.bubble == pytest.approx(2 / 3)
-  assert report.limits[0] == split.Limit(split.BALANCE, 40)  # of 60
-
-
 def test_a_host_with_an_odd_op_does_not_count_as_idle():
   # One short op of the two microbatches is on a device of another kind.
   placement = placed_graphs.split_step([10.0, 0.1], 2, by_microbatch)
@@ -166,11 +157,6 @@ def test_a_pipeline_whose_layers_lend_ops_is_one(count, followed):
   found = found_in(Placement(placement.problem, devices))
   assert found.pattern == parallelism.PIPELINE
   assert found.followed == pytest.approx(followed)
-
-
-def test_microbatches_without_work_are_no_groups():
-  step = placed_graphs.split_step([0.0], 2, by_microbatch)
-  assert found_in(step).groups == ()
 
 
 @pytest.mark.parametrize("case", [random_case, costly_case])
