@@ -1,8 +1,11 @@
 """Kernels of units, counted by hand, and a real step in units."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfplace import cost, extract, extraction, load_graph, place, save_graph
 from tfplace.bin import extract as extract_command
@@ -36,8 +39,7 @@ def unit_of(ops, edges, outside=()):
 def traffic(unit, ops):
   """Bytes that each loop reads and writes."""
   return sorted(
-    loop.written_bytes + sum(ops[t][1] for t in loop.reads)
-    for loop in unit.loops
+    loop.written_bytes + sum(loop.reads.values()) for loop in unit.loops
   )
 
 
@@ -71,6 +73,33 @@ def test_normalization_reads_its_input_once_per_pass():
   # both and the variance, through Rsqrt.
   assert traffic(unit, ops) == sorted([808, 808 + 8, 816 + 800])
   assert unit.temp_bytes == 16
+
+
+def test_a_slice_reads_as_much_as_it_returns():
+  ops = [("Arg", 800), ("Exp", 800), ("Slice", 80), ("Slice", 80), ("Out", 8)]
+  edges = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)]
+  unit = unit_of(ops, edges, outside=(0, 4))
+  assert traffic(unit, ops) == [2 * (80 + 80)]
+
+
+def test_an_unrolled_recurrence_takes_linear_time():
+  # A cell reads its product and the state before. The state is written: to
+  # compute it again, a later cell would read all earlier products.
+  def moved(steps):
+    ops, edges = [("Arg", 8), ("Arg", 8)], []
+    state, output = 0, 1
+    for _ in range(steps):
+      at = len(ops)
+      ops += [("MatMul", 32), ("Slice", 8), ("Add", 8), ("Tanh", 8)]
+      edges += [(output, at), (at, at + 1), (state, at + 2), (at + 1, at + 2)]
+      edges += [(at + 2, at + 3), (at, at + 3)]
+      state, output = at + 2, at + 3
+    ops += [("Out", 8), ("Out", 8)]
+    edges += [(output, len(ops) - 1), (state, len(ops) - 2)]
+    outside = (0, 1, len(ops) - 2, len(ops) - 1)
+    return sum(traffic(unit_of(ops, edges, outside), ops))
+
+  assert moved(40) - moved(30) == moved(30) - moved(20)
 
 
 def test_library_calls_write_and_read_memory():
@@ -165,6 +194,28 @@ def test_units_survive_a_file_and_are_placed(graphs, tmp_path):
   problem = Problem(again, cluster_preset("v100x2"))
   result = place(problem, "m_etf", budget_s=10)
   assert result.evaluation.feasible
+
+
+def test_a_large_layer_has_units_by_name_scope():
+  class Unrolled(keras.layers.Layer):
+    def build(self, shape):
+      self.kernel = self.add_weight((shape[-1], shape[-1]))
+
+    def call(self, x):
+      for step in range(60):
+        with tf.name_scope(f"step_{step}"):
+          x += tf.tanh(tf.sigmoid(x @ self.kernel) - 0.5 * x)
+      return x
+
+  model = keras.Sequential([keras.Input((8,)), Unrolled()])
+  model.compile("sgd", "mse")
+  graph = extract(model, batch_size=4, cluster="v100x2", compile="xla")
+  steps = [
+    {step for name in names for step in re.findall(r"step_\d+(?=/)", name)}
+    for names in graph.members.values()
+  ]
+  assert max(map(len, steps)) == 1
+  assert len(set().union(*steps)) == 60
 
 
 def test_compile_is_one_of_the_choices():

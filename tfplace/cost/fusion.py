@@ -8,7 +8,9 @@ The rules are a summary of XLA's GPU fusion passes (`xla/service/gpu`):
   loop that needs it. It is written only if the unit returns it or a library
   call reads it.
 - A reduction, pooling, gather or scatter is written; what it reads is computed
-  inside its loop.
+  inside its loop. A slice or gather reads as much as it returns.
+- A tensor is written, too, where a later kernel would have to read more than
+  twice its size to compute it again, or a kernel would read too many tensors.
 - Loops that are equally far from the inputs and read the same largest tensor
   are one kernel.
 - An elementwise op of one product and small tensors is the product's epilogue.
@@ -44,6 +46,9 @@ _WRITTEN = frozenset({
   "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", "Sum",
   "TensorScatterAdd", "TensorScatterUpdate", "TopKV2", "UnsortedSegmentSum",
 })  # fmt: skip
+_PARTS = ("Gather", "Slice", "Split", "StridedSlice", "Unpack")  # prefixes
+# `MaxOperandsAndOutputsPerFusion` in `xla/service/gpu/gpu_fusible.h`.
+_MOST_READS = 96
 _SMALL = 64  # An epilogue's other operands are smaller than its result by this.
 
 
@@ -52,11 +57,12 @@ class Loop:
   """A fused kernel.
 
   Attributes:
-    reads: tensors that it reads, as positions in `OpGraph.output_bytes`.
+    reads: tensors that it reads, as positions in `OpGraph.output_bytes`, and
+      the bytes of each.
     written_bytes: bytes that it writes.
   """
 
-  reads: set[int] = dataclasses.field(default_factory=set)
+  reads: dict[int, float] = dataclasses.field(default_factory=dict)
   written_bytes: float = 0.0
 
 
@@ -116,38 +122,23 @@ class _Inside:
 
   def unit(self, ops: Sequence[int]) -> Unit:
     """Finds the kernels of a unit, whose ops are in topological order."""
-    graph, sizes = self._graph, self._graph.output_bytes
     outputs = [
       t for op in ops for t in self._tensors(op) if self._leaves(op, t)
     ]
-    # What is read to compute a tensor; a written tensor is its own source.
-    sources: dict[int, frozenset[int]] = {}
-    depth: dict[int, int] = {}
-    call_of: dict[int, int] = {}  # tensor of a product or its epilogue
-    calls: list[int] = []
-    loops: dict[tuple[int, int], Loop] = {}
-    last_read: dict[int, int] = {}
+    kernels = _Kernels(self._graph.output_bytes)
     for at, op in enumerate(ops):
-      read = frozenset().union(*(sources.get(t, {t}) for t in self._inputs(op)))
-      mine, kind = self._tensors(op), graph.types[op]
+      kind, mine = self._graph.types[op], self._tensors(op)
+      inputs = self._inputs(op)
+      read = kernels.read(inputs, kind, mine)
       if kind in FREE or not (_is_call(kind) or self._is_written(op)):
-        sources.update(dict.fromkeys(mine, read))
+        kernels.compute(at, mine, read)
         continue
-      last_read.update(dict.fromkeys(read, at))
-      level = max((depth.get(t, 0) for t in read), default=0)
-      sources.update((t, frozenset({t})) for t in mine)
-      depth.update(dict.fromkeys(mine, level + 1))
-      call = op if _is_call(kind) else self._product_before(op, read, call_of)
-      if call is not None:
-        call_of.update(dict.fromkeys(mine, call))
-        calls += [op] if call == op else []
-        continue
-      largest = max(read, key=sizes.__getitem__, default=-1)
-      loop = loops.setdefault((level, largest), Loop())
-      loop.reads |= read
-      loop.written_bytes += float(sizes[[*mine]].sum())
-    temp = self._peak(ops, last_read, set(outputs))
-    return Unit(ops, outputs, calls, list(loops.values()), temp)
+      call = op if _is_call(kind) else self._product_before(op, read, kernels)
+      kernels.write(at, mine, read, call)
+    temp = self._peak(ops, kernels.last_read, set(outputs))
+    loops = list(kernels.loops.values())
+    calls = list(dict.fromkeys(kernels.call_of.values()))
+    return Unit(ops, outputs, calls, loops, temp)
 
   def _inputs(self, op: int) -> list[int]:
     """Lists the tensors that an op reads, without inlined constants."""
@@ -193,7 +184,7 @@ class _Inside:
     return False
 
   def _product_before(
-    self, op: int, read: Iterable[int], call_of: Mapping[int, int]
+    self, op: int, read: Iterable[int], kernels: "_Kernels"
   ) -> int | None:
     """Returns the product of which an op is the epilogue, or None."""
     graph, sizes = self._graph, self._graph.output_bytes
@@ -203,7 +194,7 @@ class _Inside:
     large = [t for t in read if sizes[t] * _SMALL > size]
     if len(large) != 1 or sizes[large[0]] != size:
       return None
-    call = call_of.get(large[0])
+    call = kernels.call_of.get(large[0])
     return call if call is not None and graph.types[call] in _PRODUCTS else None
 
   def _peak(
@@ -226,6 +217,110 @@ class _Inside:
     return peak
 
 
+class _Kernels:
+  """Kernels of a unit, op by op; tensors are positions in `sizes`.
+
+  Args:
+    sizes: bytes of each tensor.
+
+  Attributes:
+    loops: (kernels before it, largest tensor that it reads) -> loop.
+    call_of: result of a library call or of its epilogue -> the op called.
+    last_read: tensor -> position of the last op that reads it.
+  """
+
+  def __init__(self, sizes: np.ndarray) -> None:
+    self.loops: dict[tuple[int, int], Loop] = {}
+    self.call_of: dict[int, int] = {}
+    self.last_read: dict[int, int] = {}
+    self._sizes = sizes
+    # Of tensors that are not written: the op's position, and the bytes of each
+    # tensor in memory that their computation reads.
+    self._computed: dict[int, tuple[int, dict[int, float]]] = {}
+    self._depth: dict[int, int] = {}  # of written tensors: kernels so far
+
+  def read(
+    self, inputs: Sequence[int], kind: str, results: Iterable[int]
+  ) -> dict[int, float]:
+    """Returns the tensors in memory that an op reads, and their bytes.
+
+    What is not worth computing again is written first.
+    """
+    level = max(map(self._level, inputs), default=0)
+    for tensor in inputs:
+      read_bytes = sum(self._sources(tensor).values())
+      is_early = self._level(tensor) < level
+      if is_early and read_bytes > 2 * self._sizes[tensor]:
+        self._materialize(tensor)
+    found = self._union(inputs)
+    if len(found) > _MOST_READS:
+      for tensor in inputs:
+        if len(self._sources(tensor)) > 1:
+          self._materialize(tensor)
+      found = self._union(inputs)
+    if kind.startswith(_PARTS):
+      largest = max((float(self._sizes[t]) for t in inputs), default=0.0)
+      share = sum(float(self._sizes[t]) for t in results) / max(largest, 1.0)
+      found = {t: min(share, 1.0) * size for t, size in found.items()}
+    return found
+
+  def compute(
+    self, at: int, results: Sequence[int], read: Mapping[int, float]
+  ) -> None:
+    """Adds tensors that are computed where they are read."""
+    total = max(sum(float(self._sizes[t]) for t in results), 1.0)
+    for tensor in results:
+      share = float(self._sizes[tensor]) / total if len(results) > 1 else 1.0
+      sources = {source: share * size for source, size in read.items()}
+      self._computed[tensor] = at, sources
+
+  def write(
+    self,
+    at: int,
+    results: Sequence[int],
+    read: Mapping[int, float],
+    call: int | None,
+  ) -> None:
+    """Adds tensors that a library call or a loop writes."""
+    self.last_read.update((t, max(at, self.last_read.get(t, at))) for t in read)
+    level = max(map(self._level, read), default=0)
+    self._depth.update(dict.fromkeys(results, level + 1))
+    if call is not None:
+      self.call_of.update(dict.fromkeys(results, call))
+      return
+    largest = max(read, key=self._sizes.__getitem__, default=-1)
+    loop = self.loops.setdefault((level, largest), Loop())
+    for tensor, size in read.items():
+      known = loop.reads.get(tensor, 0.0)
+      loop.reads[tensor] = min(known + size, float(self._sizes[tensor]))
+    loop.written_bytes += float(self._sizes[[*results]].sum())
+
+  def _sources(self, tensor: int) -> Mapping[int, float]:
+    if tensor in self._computed:
+      return self._computed[tensor][1]
+    return {tensor: float(self._sizes[tensor])}
+
+  def _level(self, tensor: int) -> int:
+    if tensor in self._computed:
+      return max(
+        (self._depth.get(t, 0) for t in self._sources(tensor)), default=0
+      )
+    return self._depth.get(tensor, 0)
+
+  def _union(self, inputs: Iterable[int]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for tensor in inputs:
+      for source, size in self._sources(tensor).items():
+        total = found.get(source, 0.0) + size
+        found[source] = min(total, float(self._sizes[source]))
+    return found
+
+  def _materialize(self, tensor: int) -> None:
+    """Writes a tensor that was to be computed where it is read."""
+    at, read = self._computed.pop(tensor)
+    self.write(at, [tensor], read, None)
+
+
 def _is_call(kind: str) -> bool:
   return kind in _PRODUCTS or kind.startswith(_CONVOLUTIONS)
 
@@ -234,15 +329,14 @@ def _times_us(
   graph: OpGraph, kind: str, units: Iterable[Unit], gpu: GpuHardware | None
 ) -> list[float]:
   """Returns the time of each unit; NaN where the kind lacks one of its ops."""
-  time_us, sizes = graph.time_us[kind], graph.output_bytes
+  time_us = graph.time_us[kind]
   total = np.array([float(time_us[unit.ops].sum()) for unit in units])
   if gpu is None or not len(total):
     return total.tolist()
   owner = np.repeat(np.arange(len(total)), [len(unit.loops) for unit in units])
   loops = [loop for unit in units for loop in unit.loops]
   moved = [
-    max(loop.written_bytes + float(sizes[[*loop.reads]].sum()), 1.0)
-    for loop in loops
+    max(loop.written_bytes + sum(loop.reads.values()), 1.0) for loop in loops
   ]
   kernels = [Kernel("elementwise", "fp32", (size, 1.0, 1.0)) for size in moved]
   each = times_us(kernels, gpu, parameters.load()) if kernels else np.zeros(0)

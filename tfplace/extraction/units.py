@@ -4,6 +4,7 @@ A unit is convex: no path leaves it and comes back, so it is one op of the graph
 to place. Variables, other stateful ops, loops and what XLA lacks stay outside.
 """
 
+import collections
 import itertools
 from collections.abc import (
   Callable,
@@ -26,6 +27,8 @@ from tfplace.extraction import kernels, nodes
 
 # A constant up to this size is copied into each unit that reads it.
 INLINED_BYTES = 1 << 16
+# A layer with more ops in a pass has units by name scope: it may be a model.
+_MOST_OPS = 256
 _FOREIGN_TYPES = frozenset({tf.resource, tf.string, tf.variant})
 # Stateless ops whose results have no static shape, that XLA ignores, or that
 # only an executor runs.
@@ -101,6 +104,12 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
   keys: list[Hashable | None] = list(
     zip(*(part.tolist() for part in parts), segments, strict=True)
   )
+  sizes = collections.Counter(keys)
+  known = set(graph.names)
+  keys = [
+    (key, _scope(name, known)) if sizes[key] > _MOST_OPS else key
+    for key, name in zip(keys, graph.names, strict=True)
+  ]
   for i, name in enumerate(graph.names):
     op = tf_graph.get_operation_by_name(name)
     if graph.colocation[i] >= 0 or not (_is_static(op) and compiles(op)):
@@ -116,6 +125,13 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
   sizes = np.bincount(found[found >= 0], minlength=1)
   is_kept = (sizes[found] > 1) | np.array(list(map(is_random, graph.types)))
   return np.where((found >= 0) & is_kept, found, -1)
+
+
+def _scope(name: str, ops: Collection[str]) -> str:
+  """Returns the name scope of an op, and of a gradient that of its op."""
+  scope = name.rpartition("/")[0]
+  is_of_op = scope.rpartition(GRADIENT_SCOPE)[2] in ops
+  return scope.rpartition("/")[0] if is_of_op else scope
 
 
 def _passes(graph: OpGraph) -> np.ndarray:
