@@ -99,7 +99,8 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
     and ops that would be alone, unless they are random.
   """
   inlined = is_inlined(graph)
-  parts = (graph.microbatch, _passes(graph), graph.layer)
+  passes = _passes(graph)
+  parts = (graph.microbatch, passes, graph.layer)
   segments = map(segment_of, graph.names)
   keys: list[Hashable | None] = list(
     zip(*(part.tolist() for part in parts), segments, strict=True)
@@ -112,7 +113,10 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
   ]
   for i, name in enumerate(graph.names):
     op = tf_graph.get_operation_by_name(name)
-    if graph.colocation[i] >= 0 or not (_is_static(op) and compiles(op)):
+    # A sum of a weight's gradients frees its terms; an update comes later.
+    is_sum = op.type == "AddN" and passes[i] == phases.UPDATE
+    is_fit = graph.colocation[i] < 0 and _is_static(op) and compiles(op)
+    if is_sum or not is_fit:
       keys[i] = None
   offsets, edges = graph.in_csr
   sources = graph.edge_src[edges].tolist()
