@@ -7,7 +7,7 @@ compiles. Losses are compared, those of units with the step that Keras compiles.
 A part that fails has its error in the row. Six models need keras-hub.
 
   python -m benchmarks.run_users_models
-  python -m benchmarks.run_users_models --models=gan,vae
+  python -m benchmarks.run_users_models --models=gan,vae --parts=xla,xla_split
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -41,6 +41,7 @@ _PARTS = {
 
 OPTIONS = Options("run_users_models", __doc__)
 OPTIONS.add("models", [], "Models; all where left out.")
+OPTIONS.add("parts", [], f"Of {', '.join(_PARTS)}; all where left out.")
 OPTIONS.add("cluster", "v100x4", "Cluster to plan for.")
 OPTIONS.add("limit_s", 400.0, "Seconds of a model's process.", least=1)
 OPTIONS.add_search(10.0, "users_models.json")
@@ -58,6 +59,7 @@ def main(values: flags.FlagValues) -> None:
 
   names = values.models or [*users_models.MODELS]
   lib.check_names("models", names, users_models.MODELS)
+  lib.check_names("parts", values.parts, _PARTS)
   hub = [name for name in names if name in users_models.HUB]
   if hub and importlib.util.find_spec("keras_hub") is None:
     raise cli.UsageError(
@@ -80,6 +82,7 @@ def in_a_process(
     process = multiprocessing.get_context("spawn").Process(
       target=attempt,
       args=(name, values.cluster, values.budget_s, seed, str(path)),
+      kwargs={"parts": values.parts},
     )
     process.start()
     process.join(values.limit_s)
@@ -93,9 +96,14 @@ def in_a_process(
 
 
 def attempt(
-  name: str, cluster: str, budget_s: float, seed: int, path: str
+  name: str,
+  cluster: str,
+  budget_s: float,
+  seed: int,
+  path: str,
+  parts: Sequence[str] = (),
 ) -> None:
-  """Makes all attempts on a model, in the order in which a user would."""
+  """Makes attempts on a model, in the order in which a user would."""
   import tensorflow as tf
 
   import tfplace
@@ -153,6 +161,8 @@ def attempt(
     "xla_split": lambda: in_units(2),
   }
   for part, call in attempts.items():
+    if parts and part not in (*parts, "fit", "fit_xla"):
+      continue
     row[part] = attempted(call)
     write_json(pathlib.Path(path), row)
     if part == "fit" and not row[part]["works"]:

@@ -1,4 +1,4 @@
-"""The users' models: 15 training steps as users write them.
+"""The users' models: 24 training steps as users write them.
 
 Weights are random and sizes small, so that a step takes seconds on a CPU;
 layers, ops, losses and the way of writing them are what counts. Those of
@@ -399,6 +399,54 @@ def wide_and_deep() -> Case:
   return Case(model, (x, rng.integers(0, 7, rows).astype("int32")), 256)
 
 
+def tab_transformer() -> Case:
+  """Columns of categories attend to each other."""
+  counts = [len(words) for words in _KINDS.values()]
+  kinds = keras.Input((len(counts),), name="kinds", dtype="int32")
+  numbers = keras.Input((6,), name="numbers")
+  columns = [
+    layers.Embedding(count, 32)(kinds[:, i]) for i, count in enumerate(counts)
+  ]
+  x = ops.stack(columns, axis=1)
+  x = ColumnPositions()(x)
+  for _ in range(3):
+    y = layers.MultiHeadAttention(4, 32, dropout=0.2)(x, x)
+    x = layers.LayerNormalization(epsilon=1e-6)(layers.Add()([x, y]))
+    y = layers.Dense(32, activation="gelu")(x)
+    y = layers.Dense(32)(layers.Dropout(0.2)(y))
+    x = layers.LayerNormalization(epsilon=1e-6)(layers.Add()([x, y]))
+  x = layers.Flatten()(x)
+  x = layers.concatenate([x, layers.LayerNormalization(epsilon=1e-6)(numbers)])
+  for units in (256, 128):
+    x = layers.Dense(units, activation="selu")(layers.BatchNormalization()(x))
+    x = layers.Dropout(0.2)(x)
+  outputs = layers.Dense(1, activation="sigmoid")(x)
+  model = keras.Model({"kinds": kinds, "numbers": numbers}, outputs)
+  model.compile(
+    optimizer=keras.optimizers.AdamW(1e-3, weight_decay=1e-4),
+    loss=keras.losses.BinaryCrossentropy(),
+    metrics=[keras.metrics.BinaryAccuracy(name="accuracy")],
+  )
+  rng = np.random.default_rng(0)
+  rows = _STEPS * 256
+  chosen = [rng.integers(0, count, rows) for count in counts]
+  x = {
+    "kinds": np.stack(chosen, axis=1).astype("int32"),
+    "numbers": rng.normal(size=(rows, 6)).astype("float32"),
+  }
+  return Case(model, (x, rng.integers(0, 2, rows).astype("float32")), 256)
+
+
+class ColumnPositions(layers.Layer):
+  """Adds a trained vector to each column: [rows, columns, units]."""
+
+  def build(self, input_shape: Any) -> None:
+    self.table = self.add_weight(shape=input_shape[1:], name="table")
+
+  def call(self, x: Any) -> Any:
+    return x + self.table
+
+
 def dlrm() -> Case:
   """Predicts clicks by products of embeddings."""
   model = Dlrm([1000 + 40 * i for i in range(26)], units=16)
@@ -551,6 +599,179 @@ def seq2seq() -> Case:
   return Case(model, ((source, target), np.roll(target, -1, axis=1)), 64)
 
 
+def ctc() -> Case:
+  """Reads captchas; the loss is added by a layer that takes the labels."""
+  image = keras.Input((200, 50, 1), name="image", dtype="float32")
+  labels = keras.Input((None,), name="label", dtype="float32")
+  x = layers.Conv2D(32, 3, activation="relu", padding="same")(image)
+  x = layers.MaxPooling2D()(x)
+  x = layers.Conv2D(64, 3, activation="relu", padding="same")(x)
+  x = layers.MaxPooling2D()(x)
+  x = layers.Reshape((50, 12 * 64))(x)
+  x = layers.Dropout(0.2)(layers.Dense(64, activation="relu")(x))
+  x = layers.Bidirectional(
+    layers.LSTM(128, return_sequences=True, dropout=0.25)
+  )(x)
+  x = layers.Bidirectional(
+    layers.LSTM(64, return_sequences=True, dropout=0.25)
+  )(x)
+  x = layers.Dense(21, activation="softmax", name="characters")(x)
+  model = keras.Model([image, labels], Ctc(name="ctc_loss")(labels, x))
+  model.compile(optimizer=keras.optimizers.Adam())
+  rng = np.random.default_rng(0)
+  data = {
+    "image": rng.random((_STEPS * 16, 200, 50, 1), np.float32),
+    "label": rng.integers(1, 20, (_STEPS * 16, 5)).astype("float32"),
+  }
+  return Case(model, data, 16)
+
+
+class Ctc(layers.Layer):
+  """Adds the CTC loss of [examples, steps, characters] to the model."""
+
+  def call(self, labels: Any, predicted: Any) -> Any:
+    ones = ops.ones((ops.shape(labels)[0],), "int32")
+    loss = ops.ctc_loss(
+      ops.cast(labels, "int32"),
+      ops.log(predicted + 1e-7),
+      ops.shape(labels)[1] * ones,
+      ops.shape(predicted)[1] * ones,
+      mask_index=0,
+    )
+    self.add_loss(ops.mean(loss))
+    return predicted
+
+
+def bilstm() -> Case:
+  """Says of a review if it is positive; its length is open."""
+  inputs = keras.Input((None,), dtype="int32")
+  x = layers.Embedding(20000, 128)(inputs)
+  x = layers.Bidirectional(layers.LSTM(64, return_sequences=True))(x)
+  x = layers.Bidirectional(layers.LSTM(64))(x)
+  model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
+  model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+  rng = np.random.default_rng(0)
+  x = rng.integers(0, 20000, (_STEPS * 32, 200)).astype("int32")
+  y = rng.integers(0, 2, _STEPS * 32).astype("float32")
+  return Case(model, (x, y), 32)
+
+
+def audio() -> Case:
+  """Tells speakers apart by residual convolutions over the spectrum."""
+  inputs = keras.Input((4000, 1), name="spectrum")
+  x = inputs
+  for filters, depth in ((16, 2), (32, 2), (64, 3), (64, 3)):
+    past = layers.Conv1D(filters, 1, padding="same")(x)
+    for _ in range(depth - 1):
+      x = layers.Conv1D(filters, 3, padding="same", activation="relu")(x)
+    x = layers.Conv1D(filters, 3, padding="same")(x)
+    x = layers.Activation("relu")(layers.Add()([x, past]))
+    x = layers.MaxPool1D(2, strides=2)(x)
+  x = layers.AveragePooling1D(3, strides=3)(x)
+  x = layers.Dense(128, activation="relu")(layers.Flatten()(x))
+  outputs = layers.Dense(5, activation="softmax", name="speaker")(x)
+  model = keras.Model(inputs, outputs)
+  model.compile(
+    optimizer="Adam",
+    loss="sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+  )
+  rng = np.random.default_rng(0)
+  x = rng.random((_STEPS * 16, 4000, 1), np.float32)
+  y = rng.integers(0, 5, _STEPS * 16).astype("int32")
+  return Case(model, (x, y), 16)
+
+
+def mobilenet_v3() -> Case:
+  """The small one of `keras.applications`."""
+  model = keras.applications.MobileNetV3Small(
+    weights=None, input_shape=(96, 96, 3), classes=10
+  )
+  model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+  return Case(model, _images(16, 96, 10), 16)
+
+
+def efficientnet() -> Case:
+  """Augments its images, as in guides on transfer learning."""
+  inputs = keras.Input((96, 96, 3))
+  x = layers.RandomFlip("horizontal")(inputs)
+  x = layers.RandomRotation(0.15)(x)
+  x = layers.RandomTranslation(0.1, 0.1)(x)
+  base = keras.applications.EfficientNetB0(
+    include_top=False, input_tensor=x, weights=None
+  )
+  x = layers.GlobalAveragePooling2D(name="avg_pool")(base.output)
+  x = layers.BatchNormalization()(x)
+  x = layers.Dropout(0.2, name="top_dropout")(x)
+  outputs = layers.Dense(10, activation="softmax", name="pred")(x)
+  model = keras.Model(inputs, outputs, name="EfficientNet")
+  model.compile(
+    optimizer=keras.optimizers.Adam(1e-2),
+    loss="sparse_categorical_crossentropy",
+    metrics=["accuracy"],
+  )
+  return Case(model, _images(8, 96, 10), 8)
+
+
+def vit() -> Case:
+  """Patches of images through a Transformer."""
+  inputs = keras.Input((72, 72, 3))
+  x = PatchEncoder(num_patches=144, units=64)(Patches(6)(inputs))
+  for _ in range(4):
+    y = layers.LayerNormalization(epsilon=1e-6)(x)
+    y = layers.MultiHeadAttention(4, 64, dropout=0.1)(y, y)
+    x = layers.Add()([y, x])
+    y = layers.LayerNormalization(epsilon=1e-6)(x)
+    for units in (128, 64):
+      y = layers.Dense(units, activation=keras.activations.gelu)(y)
+      y = layers.Dropout(0.1)(y)
+    x = layers.Add()([y, x])
+  x = layers.LayerNormalization(epsilon=1e-6)(x)
+  x = layers.Dropout(0.5)(layers.Flatten()(x))
+  for units in (256, 128):
+    x = layers.Dense(units, activation=keras.activations.gelu)(x)
+    x = layers.Dropout(0.5)(x)
+  model = keras.Model(inputs, layers.Dense(100)(x))
+  model.compile(
+    optimizer=keras.optimizers.AdamW(1e-3, weight_decay=1e-4),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=[
+      keras.metrics.SparseCategoricalAccuracy(name="accuracy"),
+      keras.metrics.SparseTopKCategoricalAccuracy(5, name="top-5"),
+    ],
+  )
+  return Case(model, _images(32, 72, 100), 32)
+
+
+class Patches(layers.Layer):
+  """Divides images into flat patches: [examples, patches, pixels]."""
+
+  def __init__(self, patch_size: int, **kwargs: Any) -> None:
+    super().__init__(**kwargs)
+    self.patch_size = patch_size
+
+  def call(self, images: Any) -> Any:
+    size = self.patch_size
+    shape = ops.shape(images)
+    count = (shape[1] // size) * (shape[2] // size)
+    patches = ops.image.extract_patches(images, size=size)
+    return ops.reshape(patches, (shape[0], count, size * size * shape[3]))
+
+
+class PatchEncoder(layers.Layer):
+  """Projects patches and adds a trained vector for each position."""
+
+  def __init__(self, num_patches: int, units: int, **kwargs: Any) -> None:
+    super().__init__(**kwargs)
+    self.num_patches, self.units = num_patches, units
+    self.projection = layers.Dense(units)
+    self.positions = layers.Embedding(num_patches, units)
+
+  def call(self, patches: Any) -> Any:
+    positions = ops.expand_dims(ops.arange(0, self.num_patches), axis=0)
+    return self.projection(patches) + self.positions(positions)
+
+
 def unet() -> Case:
   """Segments images by separable convolutions with residuals."""
   inputs = keras.Input((96, 96, 3))
@@ -587,6 +808,65 @@ def unet() -> Case:
   return Case(model, (images, masks), 8)
 
 
+def pointnet() -> Case:
+  """Classifies clouds of points; two of its layers have a regularizer."""
+  inputs = keras.Input((512, 3))
+  x = _transformed(inputs, 3)
+  x = _convolved(_convolved(x, 32), 32)
+  x = _transformed(x, 32)
+  x = _convolved(_convolved(_convolved(x, 32), 64), 512)
+  x = layers.GlobalMaxPooling1D()(x)
+  x = layers.Dropout(0.3)(_dense(x, 256))
+  x = layers.Dropout(0.3)(_dense(x, 128))
+  outputs = layers.Dense(10, activation="softmax")(x)
+  model = keras.Model(inputs, outputs, name="pointnet")
+  model.compile(
+    loss="sparse_categorical_crossentropy",
+    optimizer=keras.optimizers.Adam(1e-3),
+    metrics=["sparse_categorical_accuracy"],
+  )
+  rng = np.random.default_rng(0)
+  points = rng.normal(size=(_STEPS * 16, 512, 3)).astype("float32")
+  labels = rng.integers(0, 10, _STEPS * 16).astype("int32")
+  return Case(model, (points, labels), 16)
+
+
+class Orthogonal(keras.regularizers.Regularizer):
+  """Penalizes matrices whose rows are not orthonormal."""
+
+  def __init__(self, size: int, weight: float = 0.001) -> None:
+    self.size, self.weight = size, weight
+
+  def __call__(self, x: Any) -> Any:
+    x = ops.reshape(x, (-1, self.size, self.size))
+    products = ops.matmul(x, ops.transpose(x, (0, 2, 1)))
+    return self.weight * ops.sum(ops.square(products - ops.eye(self.size)))
+
+
+def _transformed(inputs: Any, size: int) -> Any:
+  x = _convolved(_convolved(_convolved(inputs, 32), 64), 512)
+  x = layers.GlobalMaxPooling1D()(x)
+  x = _dense(_dense(x, 256), 128)
+  x = layers.Dense(
+    size * size,
+    kernel_initializer="zeros",
+    bias_initializer=keras.initializers.Constant(np.eye(size).flatten()),
+    activity_regularizer=Orthogonal(size),
+  )(x)
+  return layers.Dot(axes=(2, 1))([inputs, layers.Reshape((size, size))(x)])
+
+
+def _convolved(x: Any, filters: int) -> Any:
+  x = layers.Conv1D(filters, 1, padding="valid")(x)
+  x = layers.BatchNormalization(momentum=0.0)(x)
+  return layers.Activation("relu")(x)
+
+
+def _dense(x: Any, units: int) -> Any:
+  x = layers.BatchNormalization(momentum=0.0)(layers.Dense(units)(x))
+  return layers.Activation("relu")(x)
+
+
 def _images(batch_size: int, size: int, classes: int) -> tuple[Any, Any]:
   rng = np.random.default_rng(0)
   count = _STEPS * batch_size
@@ -603,6 +883,17 @@ def bert() -> Case:
   x = _tokens(16, 128, 30522)
   x["segment_ids"] = np.zeros_like(x["token_ids"])
   return Case(model, (x, _classes(16, 2)), 16)
+
+
+def distilbert() -> Case:
+  """A smaller classifier of texts."""
+  sizes = {"hidden_dim": 256, "intermediate_dim": 1024}
+  body = _backbone(
+    "DistilBert", 30522, num_layers=4, max_sequence_length=128, **sizes
+  )
+  model = _task("DistilBertTextClassifier", body, num_classes=4)
+  _compile(model, "adam", metrics=["accuracy"])
+  return Case(model, (_tokens(16, 64, 30522), _classes(16, 4)), 16)
 
 
 def gpt2() -> Case:
@@ -712,13 +1003,14 @@ def _classes(batch_size: int, count: int) -> np.ndarray:
 
 
 # They need keras-hub.
-HUB = ("bert", "gpt2", "llama", "mixtral", "t5", "whisper")
+HUB = ("bert", "distilbert", "gpt2", "llama", "mixtral", "t5", "whisper")
 MODELS: Mapping[str, Callable[[], Case]] = {
   build.__name__: build
   for build in (
-    *(bert, gpt2, llama, mixtral, t5, whisper),
+    *(bert, distilbert, gpt2, llama, mixtral, t5, whisper),
     *(siamese, gan, vae, diffusion),
-    *(wide_and_deep, dlrm, graph_convolution),
-    *(seq2seq, unet),
+    *(wide_and_deep, tab_transformer, dlrm, graph_convolution),
+    *(seq2seq, ctc, bilstm, audio),
+    *(mobilenet_v3, efficientnet, vit, unet, pointnet),
   )
 }

@@ -28,7 +28,7 @@ from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 from tfplace.cost.kernels import parameters
 from tfplace.cost.kernels.ops import FREE, Kernel
 from tfplace.cost.kernels.times import times_us
-from tfplace.extraction.units import is_inlined
+from tfplace.extraction.units import inlined_ops
 
 UNIT = "Unit"  # type of a unit in a graph
 # A launch inside a unit costs less than one by TensorFlow's executor. Published
@@ -117,7 +117,7 @@ class _Inside:
 
   def __init__(self, graph: OpGraph, unit_of: np.ndarray) -> None:
     self._graph, self._unit_of = graph, unit_of
-    self.inlined = is_inlined(graph)
+    self.inlined = inlined_ops(graph)
     self._in, self._out = graph.in_csr, graph.out_csr
 
   def unit(self, ops: Sequence[int]) -> Unit:

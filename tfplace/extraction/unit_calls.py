@@ -9,12 +9,26 @@ one by one, however equal.
 import dataclasses
 import graphlib
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import heapq
+from collections.abc import (
+  Callable,
+  Container,
+  Hashable,
+  Iterable,
+  Mapping,
+  Sequence,
+  Set,
+)
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2
 from tensorflow.python.eager import context
+from tensorflow.python.framework.auto_control_deps_utils import (
+  READ_ONLY_RESOURCE_INPUTS_ATTR,
+  RESOURCE_READ_OPS,
+)
+from tensorflow.python.ops.handle_data_util import copy_handle_data
 
 from tfplace.core.microbatches import microbatch_of
 from tfplace.core.op_graph import OpGraph
@@ -25,6 +39,8 @@ from tfplace.extraction.traced import TracedStep
 
 _MUST_COMPILE = "_XlaMustCompile"
 _SCOPE = "tfplace_unit"
+_READ = "ReadVariableOp"
+_BATCH = 5040  # Divisible by all counts of microbatches that are likely.
 
 
 def compile_units(
@@ -54,9 +70,18 @@ def compile_units(
     Each call -> the ops of its unit, and the tensors in place of `results`.
   """
   wanted = {tensor.ref() for tensor in results}
-  ops = graph.get_operations()
-  groups = _groups(ops, unit_of, later, turn_of)
-  made = [unit for group in groups if (unit := _Unit(group, wanted)).outputs]
+  flow = _Flow(graph.get_operations(), wanted, later, turn_of is not None)
+  ops, found = flow.ops, _grouped(graph, flow, unit_of, turn_of)
+  members: dict[int, list[tf.Operation]] = {}
+  for i in flow.order:
+    if found[i] >= 0:
+      members.setdefault(found[i], []).append(ops[i])
+  made = [
+    unit
+    for group in members.values()
+    if len(group) > 1 or units.is_random(group[0].type)
+    if (unit := _Unit(flow, group)).has_effects
+  ]
   if not made:
     return {}, list(results)
   calls = _calls(graph, made)
@@ -70,56 +95,186 @@ def compile_units(
   for op in (*ops, *calls):
     if op.name not in call_of:
       _redirect(op, replaced, call_of)
+  if turn_of is not None:
+    _leave_out(graph, flow, call_of)
   return (
     {call: unit.ops for unit, call in zip(made, calls, strict=True)},
     [replaced.get(tensor.ref(), tensor) for tensor in results],
   )
 
 
-def _groups(
-  ops: Sequence[tf.Operation],
-  unit_of: Callable[[tf.Operation], Hashable | None],
-  later: Iterable[tuple[int, int]],
-  turn_of: Callable[[str], int | None] | None,
-) -> list[list[tf.Operation]]:
-  """Returns the ops of each call in topological order; see `compile_units`."""
-  index = {op.name: i for i, op in enumerate(ops)}
-  inlined = [_is_inlined(op) for op in ops]
-  before = [
-    [
-      at
-      for other in (*(t.op for t in op.inputs), *op.control_inputs)
-      if not inlined[at := index[other.name]]
+class _Flow:
+  """The order of a graph's ops, and those of which each unit has a copy.
+
+  Attributes:
+    ops: all ops.
+    wanted: references to tensors that the graph's user reads.
+    copied: positions of small constants and of reads of variables, which units
+      read from the variable itself. All else is about the other ops.
+    same: name of a copied read -> the first that reads the same value.
+    before: predecessors of each op.
+    order: topological order, as ops were created where edges allow it.
+    later: positions of ops in program order, pair by pair.
+    earlier: name of an op -> ops before it in program order.
+  """
+
+  def __init__(
+    self,
+    ops: Sequence[tf.Operation],
+    wanted: Set[Any],
+    later: Iterable[tuple[int, int]],
+    copies_reads: bool,
+  ) -> None:
+    self.ops, self.wanted = ops, wanted
+    index = {op.name: i for i, op in enumerate(ops)}
+    before = [[index[other.name] for other in _before(op)] for op in ops]
+    self.earlier: dict[str, list[str]] = {}
+    after: dict[int, list[int]] = {}
+    self.later = list(later)
+    for one, other in self.later:
+      before[other].append(one)
+      after.setdefault(one, []).append(other)
+      self.earlier.setdefault(ops[other].name, []).append(ops[one].name)
+    order = _sorted(dict(enumerate(before)))
+    place = {i: at for at, i in enumerate(order)}
+    self.copied = {i for i, op in enumerate(ops) if _is_inlined(op)}
+    self.same: dict[str, tf.Tensor] = {}
+    first: dict[Any, tf.Tensor] = {}
+    for i, op in enumerate(ops):
+      if copies_reads and self._is_free(op):
+        # A copy is read when its reader runs, which no write may precede.
+        readers = [index[reader.name] for reader in op.outputs[0].consumers()]
+        writes = after.get(i, [])
+        if all(place[r] < place[w] for r in readers for w in writes):
+          self.copied.add(i)
+          value = op.inputs[0].ref(), *self.earlier.get(op.name, ()), *writes
+          self.same[op.name] = first.setdefault(value, op.outputs[0])
+          for write in writes:
+            before[write] += readers
+    self.order = [i for i in order if i not in self.copied]
+    self.before = [
+      [
+        at
+        for other in them
+        for at in (before[other] if other in self.copied else (other,))
+        if at not in self.copied
+      ]
+      for them in before
     ]
-    for op in ops
-  ]
-  for earlier, after in later:
-    before[after].append(earlier)
-  keys: list[Hashable | None] = [
-    None
-    if inlined[i] or (unit := unit_of(op)) is None or not units.compiles(op)
-    else (unit, op.device)
-    for i, op in enumerate(ops)
-  ]
-  order = [i for i in _sorted(dict(enumerate(before))) if not inlined[i]]
-  found = units.grouped(keys, before, order)
-  if turn_of is not None and not any(is_clone(op.name) for op in ops):
-    labels = _merged(ops, found, before, order, turn_of)
-    found = units.grouped(labels, before, order, first_fit=True)
-  groups: dict[int, list[tf.Operation]] = {}
-  for i in order:
-    if found[i] >= 0:
-      groups.setdefault(found[i], []).append(ops[i])
-  return [
-    group
-    for group in groups.values()
-    if len(group) > 1 or units.is_random(group[0].type)
-  ]
+    self.copies = {ops[i].name for i in self.copied}
+
+  def is_read_in(self, tensor: tf.Tensor, units_: Container[str]) -> bool:
+    """Returns whether a tensor has readers, and all are ops of units."""
+    names = [reader.name for reader in tensor.consumers()]
+    is_inside = bool(names) and all(name in units_ for name in names)
+    return is_inside and tensor.ref() not in self.wanted
+
+  def _is_free(self, op: tf.Operation) -> bool:
+    """Returns whether an op is a read that only its variable orders."""
+    if op.type != _READ or op.control_inputs or op._control_outputs:
+      return False
+    return op.outputs[0].ref() not in self.wanted
 
 
-def _sorted(before: Mapping[int, Iterable[int]]) -> Iterable[int]:
-  """Returns nodes after their predecessors."""
-  return graphlib.TopologicalSorter(before).static_order()
+def _grouped(
+  graph: tf.Graph,
+  flow: _Flow,
+  unit_of: Callable[[tf.Operation], Hashable | None],
+  turn_of: Callable[[str], int | None] | None,
+) -> list[int]:
+  """Returns the group of each op that makes one call, or -1."""
+  ops, before = flow.ops, flow.before
+  keys: list[Hashable | None] = [None] * len(ops)
+  if any(is_clone(op.name) for op in ops):  # XLA would merge it with its op.
+    turn_of = None
+  shaped = {} if turn_of is None else _of_one_batch(graph)
+  for i in flow.order:
+    unit = unit_of(ops[i])
+    if unit is not None and units.compiles(ops[i]):
+      keys[i] = unit, ops[i].device
+    elif (copy := shaped.get(ops[i].name)) and units.joins(copy):
+      keys[i] = i, ops[i].device
+  found = units.grouped(keys, before, flow.order)
+  if turn_of is not None:
+    labels = _merged(ops, found, before, flow.order, turn_of)
+    found = units.grouped(labels, before, flow.order, first_fit=True)
+  return found
+
+
+def _of_one_batch(graph: tf.Graph) -> dict[str, tf.Operation]:
+  """Returns copies of a function's ops, with the shapes of a full batch."""
+  graph_def = graph.as_graph_def()
+  nodes = [node for node in graph_def.node if node.op != "Placeholder"]
+  for node in nodes:
+    node.attr.pop("_class", None)
+  del graph_def.node[:]
+  graph_def.node.extend(nodes)
+  names = [node.name for node in nodes]
+  with tf.Graph().as_default():
+    given = {}
+    for op in graph.get_operations():
+      if op.type == "Placeholder":
+        (tensor,) = op.outputs
+        shape = tensor.shape
+        if shape.rank and shape[0] is None:
+          shape = [_BATCH, *shape[1:]]
+        given[tensor.name] = tf.compat.v1.placeholder(tensor.dtype, shape)
+        copy_handle_data(tensor, given[tensor.name])
+    try:
+      found = tf.graph_util.import_graph_def(
+        graph_def, given, names, name="copy"
+      )
+    except ValueError:  # The step does not take batches of this size.
+      return {op.name: op for op in graph.get_operations()}
+  return dict(zip(names, found, strict=True))
+
+
+def _leave_out(
+  graph: tf.Graph, flow: _Flow, call_of: Mapping[str, tf.Operation]
+) -> None:
+  """Leaves the ops of units out of what becomes of a function's graph.
+
+  The others are listed in program order. As they are listed, TensorFlow adds
+  control edges between those of one variable when the trace ends.
+  """
+  ops = [
+    op
+    for op in graph.get_operations()
+    if op.name not in call_of
+    and not (op.name in flow.copies and flow.is_read_in(op.outputs[0], call_of))
+  ]
+  number = {op.name: i for i, op in enumerate(ops)}
+  before = {
+    i: {number[o.name] for o in _before(op)} for i, op in enumerate(ops)
+  }
+  known = [number.get(call_of.get(op.name, op).name) for op in flow.ops]
+  pairs = [(a, b) for b, them in enumerate(flow.before) for a in them]
+  for first, second in (*pairs, *flow.later):
+    a, b = known[first], known[second]
+    if a is not None and b is not None and a != b:
+      before[b].add(a)
+  listed = [ops[i] for i in _sorted(before)]
+  listing = graph.get_operations
+  count = len(listing())
+  graph.get_operations = lambda: [*listed, *listing()[count:]]
+
+
+def _before(op: tf.Operation) -> list[tf.Operation]:
+  return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+
+
+def _sorted(before: Mapping[int, Iterable[int]]) -> list[int]:
+  """Returns nodes after their predecessors, else by number."""
+  sorter = graphlib.TopologicalSorter(before)
+  sorter.prepare()
+  ready: list[int] = []
+  result = []
+  while sorter.is_active():
+    for node in sorter.get_ready():
+      heapq.heappush(ready, node)
+    result.append(heapq.heappop(ready))
+    sorter.done(result[-1])
+  return result
 
 
 def _merged(
@@ -243,12 +398,8 @@ def _full(tensor: str) -> str:
 
 
 def _is_inlined(op: tf.Operation) -> bool:
-  """Returns whether each unit that reads a constant has a copy of it."""
-  if op.type != "Const" or op.control_inputs:
-    return False
-  tensor = op.outputs[0]
-  count = tensor.shape.num_elements()
-  return count is not None and count * tensor.dtype.size <= units.INLINED_BYTES
+  sizes = [(t.shape.num_elements() or 0) * t.dtype.size for t in op.outputs]
+  return units.is_inlined(op.type, sum(sizes), len(op.control_inputs))
 
 
 class _Unit:
@@ -258,18 +409,20 @@ class _Unit:
     ops: its ops, in topological order.
     inputs: tensors from outside, but constants.
     outputs: tensors that are read outside, or wanted.
+    reads: positions of variables among the inputs that are only read.
     controls: ops outside that precede its ops.
     function: the `FunctionDef`.
   """
 
-  def __init__(self, ops: list[tf.Operation], wanted: set[Any]) -> None:
+  def __init__(self, flow: _Flow, ops: list[tf.Operation]) -> None:
     self.ops = ops
+    self._flow = flow
     names = {op.name for op in ops}
     self.outputs = [
       tensor
       for op in ops
       for tensor in op.outputs
-      if tensor.ref() in wanted
+      if tensor.ref() in flow.wanted
       or any(reader.name not in names for reader in tensor.consumers())
     ]
     self.controls = list(
@@ -282,11 +435,17 @@ class _Unit:
     )
     self.inputs: list[tf.Tensor] = []
     self._names: dict[str, str] = {}
-    self._arguments: dict[Any, str] = {}
+    self._arguments: dict[Any, int] = {}
+    self._writes: set[int] = set()
     self.function = function_pb2.FunctionDef()
     for op in ops:
       self._add(op, names)
     self._sign()
+
+  @property
+  def has_effects(self) -> bool:
+    """Whether anything outside depends on the unit."""
+    return bool(self.outputs or self._writes)
 
   def _add(self, op: tf.Operation, members: set[str]) -> None:
     inputs = [self._input(tensor, members) for tensor in op.inputs]
@@ -296,20 +455,29 @@ class _Unit:
       if not key.startswith("_"):
         node.attr[key].CopyFrom(value)
     node.input.extend(inputs)
+    earlier = [control.name for control in op.control_inputs]
+    earlier += self._flow.earlier.get(op.name, ())
     node.input.extend(
-      f"^{self._names[control.name]}"
-      for control in op.control_inputs
-      if control.name in members
+      f"^{self._names[name]}" for name in earlier if name in self._names
     )
+    if op.type not in RESOURCE_READ_OPS:
+      self._writes.update(
+        self._arguments[t.ref()] for t in op.inputs if t.dtype == tf.resource
+      )
+    if not op.outputs:
+      self.function.signature.control_output.append(local)
+      self.function.control_ret[local] = local
 
   def _input(self, tensor: tf.Tensor, members: set[str]) -> str:
     op = tensor.op
     if op.name not in members:
-      if not _is_inlined(op):
-        if tensor.ref() not in self._arguments:
-          self._arguments[tensor.ref()] = f"a{len(self.inputs)}"
+      is_far = op.type == _READ and op.device != self.ops[0].device
+      tensor = self._flow.same.get(op.name, tensor) if is_far else tensor
+      if is_far or op.name not in self._flow.copies:
+        at = self._arguments.setdefault(tensor.ref(), len(self.inputs))
+        if at == len(self.inputs):
           self.inputs.append(tensor)
-        return self._arguments[tensor.ref()]
+        return f"a{at}"
       if op.name not in self._names:
         self._add(op, members)
     return self._local(tensor)
@@ -330,6 +498,11 @@ class _Unit:
 
   def _sign(self) -> None:
     signature = self.function.signature
+    self.reads = [
+      i
+      for i, tensor in enumerate(self.inputs)
+      if tensor.dtype == tf.resource and i not in self._writes
+    ]
     for i, tensor in enumerate(self.inputs):
       signature.input_arg.add(name=f"a{i}", type=tensor.dtype.as_datatype_enum)
     for i, tensor in enumerate(self.outputs):
@@ -350,6 +523,9 @@ def _calls(graph: tf.Graph, made: Sequence[_Unit]) -> list[tf.Operation]:
   for i, unit in enumerate(made):
     node = graph_def.node.add(name=f"unit_{i}", op="PartitionedCall")
     node.device = unit.ops[0].device
+    if any(tensor.dtype == tf.resource for tensor in unit.inputs):
+      node.op = "StatefulPartitionedCall"
+      node.attr[READ_ONLY_RESOURCE_INPUTS_ATTR].list.i.extend(unit.reads)
     for j, tensor in enumerate(unit.inputs):
       node.input.append(f"input_{i}_{j}:0")
       given[f"input_{i}_{j}:0"] = tensor

@@ -6,6 +6,7 @@ to place. Variables, other stateful ops, loops and what XLA lacks stay outside.
 
 import collections
 import itertools
+import re
 from collections.abc import (
   Callable,
   Collection,
@@ -37,6 +38,9 @@ _REFUSED = frozenset({
   "LoopCond", "Merge", "NextIteration", "NoOp", "Placeholder",
   "PlaceholderWithDefault", "Switch", "Unique", "UniqueV2", "Where",
 })  # fmt: skip
+_ON_VARIABLE = re.compile(
+  "(Read|Assign|AssignAdd|AssignSub)VariableOp|Resource(Apply|Gather).*"
+)
 
 
 def compiles(op: tf.Operation) -> bool:
@@ -48,6 +52,30 @@ def compiles(op: tf.Operation) -> bool:
     return False
   tensors = (*op.inputs, *op.outputs)
   return all(t.dtype.base_dtype not in _FOREIGN_TYPES for t in tensors)
+
+
+def joins(op: tf.Operation) -> bool:
+  """Returns whether a unit of the same device may also run an op outside units.
+
+  These are small ops around units, reads of variables and writes to them.
+  """
+  tensors = (*op.inputs, *op.outputs)
+  if is_random(op.type) or not all(map(_is_known, tensors)):
+    return False
+  if _ON_VARIABLE.fullmatch(op.type):
+    return kernels.xla_compiles(op.node_def)
+  return compiles(op)
+
+
+def _is_known(tensor: tf.Tensor) -> bool:
+  """Returns whether XLA knows a shape, also that of a sum over broadcast axes.
+
+  TensorFlow does not infer which axes were broadcast, though their number
+  follows from shapes.
+  """
+  source = tensor.op
+  kinds = (source.type, *(before.op.type for before in source.inputs))
+  return tensor.shape.is_fully_defined() or "BroadcastGradientArgs" in kinds
 
 
 def is_random(kind: str) -> bool:
@@ -79,12 +107,21 @@ def key_by_name(name: str, layers: Collection[str]) -> Hashable:
   return microbatch_of(name), segment_of(name), is_backward, tuple(scopes)
 
 
-def is_inlined(graph: OpGraph) -> np.ndarray:
-  """Returns [num_ops] whether each op is a small constant without inputs."""
+def is_inlined(kind: str, num_bytes: float, num_inputs: int) -> bool:
+  """Returns whether each unit has a copy of an op that it reads."""
+  return kind == "Const" and num_bytes <= INLINED_BYTES and not num_inputs
+
+
+def inlined_ops(graph: OpGraph) -> np.ndarray:
+  """Returns [num_ops] whether each op is inlined."""
   offsets, _ = graph.in_csr
-  is_const = np.array([kind == "Const" for kind in graph.types])
-  is_small = graph.op_output_bytes <= INLINED_BYTES
-  return is_const & is_small & (np.diff(offsets) == 0)
+  rows = zip(
+    graph.types,
+    graph.op_output_bytes.tolist(),
+    np.diff(offsets).tolist(),
+    strict=True,
+  )
+  return np.array([is_inlined(*row) for row in rows], bool)
 
 
 def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
@@ -98,7 +135,7 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
     [num_ops] unit of each op, and -1 of ops outside units, inlined constants
     and ops that would be alone, unless they are random.
   """
-  inlined = is_inlined(graph)
+  inlined = inlined_ops(graph)
   passes = _passes(graph)
   parts = (graph.microbatch, passes, graph.layer)
   segments = map(segment_of, graph.names)

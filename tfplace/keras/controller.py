@@ -120,11 +120,13 @@ class Controller:
     if device_function is not None:
       if kind == "train":
         self._check_used(device_function)
-      result = self._in_units(result, keeps_order=kind == "train")
+      result = self._in_units(result, device_function, kind == "train")
     self._settle()
     return result
 
-  def _in_units(self, result: Any, keeps_order: bool) -> Any:
+  def _in_units(
+    self, result: Any, device_function: DeviceFunction, keeps_order: bool
+  ) -> Any:
     """Compiles the units of the traced step, and imposes the op order.
 
     Returns:
@@ -135,6 +137,7 @@ class Controller:
     graph = tf.compat.v1.get_default_graph()
     calls: dict[tf.Operation, list[tf.Operation]] = {}
     if self._compiles(planned):
+      device_function.place_reads(graph)
       flat = keras.tree.flatten(result)
       tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
       calls, tensors = unit_calls.compile_units(

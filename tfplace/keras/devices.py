@@ -73,6 +73,12 @@ class DeviceFunction:
       self._placed[op.name] = device
     return device
 
+  def place_reads(self, graph: tf.Graph) -> None:
+    """Sets the devices of reads of variables, for which nobody asks."""
+    for op in graph.get_operations():
+      if op.type == "ReadVariableOp" and not op.device:
+        op._set_device(self._resource_device(op) or "")
+
   def _decide(self, op: tf.Operation) -> str:
     resource = None if op.type in _CALLS else self._resource_device(op)
     planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()

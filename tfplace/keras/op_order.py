@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.auto_control_deps_utils import (
+  get_read_write_resource_inputs,
+)
 
-_READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
 _AT_ONCE = -1  # The turn of an op that the plan does not have.
 # On CPUs, oneDNN's layout pass merges these with a convolution, whatever
 # control edges lie between. They are in no chain, see `_before_merging`.
@@ -139,10 +141,10 @@ def program_order(ops: Sequence[tf.Operation]) -> list[tuple[int, int]]:
   writes: dict[Any, int] = {}
   reads: dict[Any, list[int]] = {}
   for i, op in enumerate(ops):
-    for key in _states(op):
+    for key, is_read in _states(op).items():
       if key in writes:
         edges.append((writes[key], i))
-      if op.type in _READS:
+      if is_read:
         reads.setdefault(key, []).append(i)
         continue
       edges += [(read, i) for read in reads.pop(key, ())]
@@ -150,12 +152,17 @@ def program_order(ops: Sequence[tf.Operation]) -> list[tuple[int, int]]:
   return edges
 
 
-def _states(op: tf.Operation) -> set[Any]:
-  """Returns the resource tensors of an op; None stands for other state."""
+def _states(op: tf.Operation) -> dict[Any, bool]:
+  """Returns the resource tensors of an op and whether it only reads them.
+
+  None stands for other state.
+  """
   if op.type == "Placeholder":
-    return set()
+    return {}
+  reads, writes = get_read_write_resource_inputs(op)
+  found: dict[Any, bool] = {tensor.ref(): True for tensor in reads}
+  found.update({tensor.ref(): False for tensor in writes})
   kinds = {tensor.dtype for tensor in op.inputs}
-  found: set[Any] = {t.ref() for t in op.inputs if t.dtype == tf.resource}
   if tf.variant in kinds or (op._is_stateful and not found):
-    found.add(None)
+    found[None] = False
   return found
