@@ -175,3 +175,15 @@ def test_measured_step_runs_the_units():
   traced = unit_calls.in_units(plan.step, graph)
   kinds = {node.op for node in traced.graph_def.node}
   assert "PartitionedCall" in kinds and "MatMul" not in kinds
+
+
+def test_variables_are_read_and_written_by_calls():
+  model = build("dense")
+  x, y = at.batch("dense")
+  tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
+  with at.recorded(1) as ran:
+    model.fit(x, y, batch_size=5, epochs=1, verbose=0)
+  outside = [node.type for node in ran if "VariableOp" in node.type]
+  # Six weights and their momenta are written once each, and read more often.
+  # Outside are metrics, and what one device reads of another's variables.
+  assert len(outside) < 12
