@@ -193,12 +193,20 @@ def _grouped(
     if unit is not None and units.compiles(ops[i]):
       keys[i] = unit, ops[i].device
     elif (copy := shaped.get(ops[i].name)) and units.joins(copy):
-      keys[i] = i, ops[i].device
+      keys[i] = None if _sums_microbatches(ops[i]) else (i, ops[i].device)
   found = units.grouped(keys, before, flow.order)
   if turn_of is not None:
     labels = _merged(ops, found, before, flow.order, turn_of)
     found = units.grouped(labels, before, flow.order, first_fit=True)
   return found
+
+
+def _sums_microbatches(op: tf.Operation) -> bool:
+  """Returns whether an op frees its terms, which an update would keep."""
+  is_of_all = op.type == "AddN" and microbatch_of(op.name) is None
+  return is_of_all and any(
+    microbatch_of(t.op.name) is not None for t in op.inputs
+  )
 
 
 def _of_one_batch(graph: tf.Graph) -> dict[str, tf.Operation]:

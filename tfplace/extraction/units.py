@@ -163,8 +163,8 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
   ]
   order = [op for op in graph.topological_order.tolist() if not inlined[op]]
   found = np.array(grouped(keys, before, order), np.int64)
-  sizes = np.bincount(found[found >= 0], minlength=1)
-  is_kept = (sizes[found] > 1) | np.array(list(map(is_random, graph.types)))
+  members = np.bincount(found[found >= 0], minlength=1)
+  is_kept = (members[found] > 1) | np.array(list(map(is_random, graph.types)))
   return np.where((found >= 0) & is_kept, found, -1)
 
 
