@@ -45,7 +45,6 @@ def check_microbatches(values: flags.FlagValues) -> None:
   """
   microbatch_flags.check_not_chosen(values)
   microbatches = microbatch_flags.config(values)
-  microbatches.check()
   if not microbatches.recompute.is_none:
     flag = f"--recompute={','.join(values.recompute)}"
   elif not microbatches.is_whole:

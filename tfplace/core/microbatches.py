@@ -72,6 +72,9 @@ class MicrobatchConfig:
       divides it equally. A batch of another size is divided in proportion.
     devices: [num_hosts] devices of each host that sums of gradients are made
       for; () stands for one device.
+
+  Raises:
+    ExtractionError: a number is below 1, or a value has a wrong type.
   """
 
   count: int = 1
@@ -107,9 +110,6 @@ class MicrobatchConfig:
       number = whole_number(getattr(self, name))
       if number is not None:
         object.__setattr__(self, name, number)
-
-  def check(self) -> None:
-    """Raises ExtractionError for a number below 1 or a wrong type."""
     if not isinstance(self.allow_batch_statistics, bool | np.bool_):
       raise ExtractionError(
         f"allow_batch_statistics is {self.allow_batch_statistics!r:.60}; it"

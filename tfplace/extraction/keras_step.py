@@ -287,7 +287,6 @@ def _check_names(model: Any, config: MicrobatchConfig, names: Any) -> None:
 def _check_microbatches(
   microbatches: MicrobatchConfig, training: bool, batch_size: int
 ) -> None:
-  microbatches.check()
   if not training and microbatches.count > 1:
     raise ExtractionError(
       f"microbatches is {microbatches.count}: only a training step is split"

@@ -133,7 +133,6 @@ def make_request(
     chooses_recomputation=is_auto(options.get("recompute")),
     compare=bool(check),
   )
-  config.check()
   batch_size = options.get("batch_size")
   if batch_size is not None:
     batch_size = check_count("batch_size", batch_size, 1)
@@ -174,7 +173,6 @@ def step_variant(
     options.get("allow_batch_statistics", False),
     recompute_config(options.get("recompute", NONE), may_choose=True),
   )
-  config.check()
   if max_in_flight is not None and not is_auto(microbatches):
     check_in_flight(config)
   if model.compiled and not config.is_whole:

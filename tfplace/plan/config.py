@@ -30,7 +30,7 @@ _MOST_NOISE = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class PlanConfig:
-  """Settings of the planner.
+  """Settings of the planner, checked when they are made.
 
   Attributes:
     strategy: name of a placer.
@@ -63,6 +63,10 @@ class PlanConfig:
     dask: address of a Dask scheduler whose workers search, or "local" to start
       workers on this machine; see `tfplace.place`. None searches here.
     workers: workers of `dask`, which the planner opens.
+
+  Raises:
+    TfplaceError: a strategy or order is unknown (the message lists the
+      choices), or a number is invalid.
   """
 
   strategy: str = "auto"
@@ -85,6 +89,20 @@ class PlanConfig:
 
   def __post_init__(self) -> None:
     make_fields_plain(self)
+    known = isinstance(self.strategy, str)
+    if not known or self.strategy not in placers.STRATEGIES:
+      raise TfplaceError(
+        f"unknown strategy {shown(self.strategy)}; choose one of"
+        f" {', '.join(placers.STRATEGIES)}"
+      )
+    if self.init_placement is not None:
+      registry.check_accepts_start(self.strategy)
+    check_budget(self.budget_s)
+    check_gap(self.gap)
+    check_count("seed", self.seed, 0)
+    orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
+    if self.dask is not None:
+      check_dask(self.dask)
 
   @property
   def searches(self) -> bool:
@@ -101,29 +119,6 @@ class PlanConfig:
     if self.tolerance is not None:
       return self.tolerance
     return min(noise_of(problem.graph), _MOST_NOISE)
-
-  def check(self) -> None:
-    """Checks the values.
-
-    Raises:
-      TfplaceError: a strategy or order is unknown (the message lists the
-        choices), or a number is invalid.
-    """
-    known = isinstance(self.strategy, str)
-    if not known or self.strategy not in placers.STRATEGIES:
-      raise TfplaceError(
-        f"unknown strategy {shown(self.strategy)}; choose one of"
-        f" {', '.join(placers.STRATEGIES)}"
-      )
-    if self.init_placement is not None:
-      registry.check_accepts_start(self.strategy)
-    check_budget(self.budget_s)
-    check_gap(self.gap)
-    check_count("seed", self.seed, 0)
-    orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
-    self.microbatches.check()
-    if self.dask is not None:
-      check_dask(self.dask)
 
 
 class ShowStage(Protocol):

@@ -1,8 +1,8 @@
 """Directory of op graphs, by a hash of everything that determines them.
 
 A missing, truncated, damaged or outdated entry counts as absent. Entries are
-written atomically, so any number of processes may share a directory. Nothing
-that is read is executed.
+written atomically, so any number of processes may share a directory, which must
+be the user's own.
 """
 
 import contextlib
@@ -16,9 +16,7 @@ from tfplace.errors import FormatError
 from tfplace.formats import files
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 
-# Of all entries, several hundred graphs of 50,000 ops, and of one entry: a
-# graph of 4 million ops takes 400 MB.
-_MAX_BYTES, _MAX_ENTRY_BYTES = 2 << 30, 512 << 20
+_MAX_BYTES = 2 << 30  # Of several hundred graphs of 50,000 ops.
 _SUFFIX = ".opgraph"
 _logger = logging.getLogger("tfplace")
 
@@ -47,8 +45,13 @@ class GraphCache:
 
   def load(self, key: str) -> OpGraph | None:
     """Returns the graph of a key, or None if there is no valid entry."""
+    path = self._path(key)
     try:
-      return unpack_graph(_read(self._path(key)))
+      with open(path, "rb") as file:
+        content = file.read()
+      with contextlib.suppress(OSError):
+        os.utime(path)  # The entry was used.
+      return unpack_graph(content)
     except OSError:
       return None
     except FormatError as error:
@@ -63,12 +66,7 @@ class GraphCache:
     path = self._path(key)
     try:
       content = pack_graph(graph)
-      if len(content) > min(_MAX_BYTES, _MAX_ENTRY_BYTES):
-        return
       os.makedirs(self.directory, mode=0o700, exist_ok=True)
-      if os.path.islink(path) or not os.path.isfile(path):
-        with contextlib.suppress(FileNotFoundError):
-          os.unlink(path)  # A write would follow a link or block on a pipe.
       files.write_bytes(path, content)
       self._evict(keep=path)
     except (OSError, FormatError) as error:
@@ -91,25 +89,6 @@ class GraphCache:
         with contextlib.suppress(FileNotFoundError):
           os.unlink(path)
         total -= size
-
-
-def _read(path: str) -> bytes:
-  """Reads an entry and marks it as used.
-
-  Raises:
-    OSError: the entry is missing or not a regular file.
-  """
-  flags = os.O_RDONLY
-  for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
-    flags |= getattr(os, name, 0)
-  with os.fdopen(os.open(path, flags), "rb") as file:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_ENTRY_BYTES:
-      raise OSError(f"{path} is not an entry")
-    content = file.read(_MAX_ENTRY_BYTES)
-  with contextlib.suppress(OSError):
-    os.utime(path)
-  return content
 
 
 @functools.cache

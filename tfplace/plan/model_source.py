@@ -264,9 +264,8 @@ def check_microbatches(
   """Checks that the step can be divided into microbatches.
 
   Raises:
-    ExtractionError: the source cannot be split, or a number is invalid.
+    ExtractionError: the source cannot be split.
   """
-  microbatches.check()
   asked = {
     "recompute": None
     if microbatches.recompute.is_none

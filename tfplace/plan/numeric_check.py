@@ -32,6 +32,7 @@ from tfplace.extraction.traced import (
   with_initializers,
 )
 from tfplace.measure.local import host
+from tfplace.measure.session.session import unoptimized
 from tfplace.plan.comparable import comparable, incomparable, uses_half
 from tfplace.simulate import Simulator
 
@@ -229,7 +230,9 @@ def _runner(
       if graph.get_operation_by_name(name).type == "VarHandleOp"
     }
     reads = {n: r for n, r in reads.items() if not n.endswith(_SEED)}
-    with tf.compat.v1.Session(graph=graph, config=_unoptimized()) as session:
+    # Grappler takes longer than the steps.
+    as_built = unoptimized(tf.compat.v1.ConfigProto())
+    with tf.compat.v1.Session(graph=graph, config=as_built) as session:
 
       def run(rng: np.random.Generator | None = None) -> _Outcome:
         initial = prepared.feeds
@@ -244,15 +247,6 @@ def _runner(
         return _Outcome(float(np.sum(loss)), before, session.run(reads))
 
       yield run
-
-
-def _unoptimized() -> tf.compat.v1.ConfigProto:
-  """Returns a config without Grappler, which takes longer than the steps."""
-  proto = tf.compat.v1.ConfigProto()
-  options = proto.graph_options.optimizer_options
-  options.opt_level = tf.compat.v1.OptimizerOptions.L0
-  proto.graph_options.rewrite_options.disable_meta_optimizer = True
-  return proto
 
 
 def _perturbed(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:

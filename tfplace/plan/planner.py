@@ -72,7 +72,7 @@ def make_plan(
 
   Args:
     source: source of the step.
-    config: settings that pass `PlanConfig.check`.
+    config: settings.
     show: reports and times the stages.
 
   Returns:

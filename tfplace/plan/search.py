@@ -155,7 +155,7 @@ def search(
 
   Args:
     problem: problem to place.
-    config: settings that pass `PlanConfig.check`.
+    config: settings.
     show: reports and times the stages.
 
   Raises:

@@ -202,7 +202,6 @@ def extract(
     allow_batch_statistics,
     recompute_config(recompute),
   )
-  config.check()
   check_in_flight(config)
   cluster = find_cluster(cluster)
   config = config.over(cluster)

@@ -141,7 +141,6 @@ def largest_batch(
   config = MicrobatchConfig.of(
     microbatches, None, allow_batch_statistics, recompute_config(recompute)
   )
-  config.check()
   if not config.is_whole:
     config = dataclasses.replace(config, max_in_flight=1)
   check_precisions([] if precision is None else [precision])

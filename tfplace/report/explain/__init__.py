@@ -98,7 +98,6 @@ class Explanation:
     what_if: step times on other hardware, simulated anew and in the same order.
     summary: the sentences above the tables.
     split: pattern, times and limits of a microbatched step.
-    op: where and when the asked op runs, its traffic and its moves.
   """
 
   graph: str
