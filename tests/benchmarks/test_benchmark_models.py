@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from benchmarks import models, run_measured, run_users_models, users_models
+from benchmarks import models, run_measured, run_users_models
 
 
 @pytest.mark.parametrize("name", models.SMALL)
@@ -59,11 +59,6 @@ def test_measured_steps_are_shown_beside_predicted_ones():
   assert f"| gpt {cells}" in text
 
 
-def test_there_are_24_models_of_users():
-  assert len(users_models.MODELS) == 15
-  assert set(users_models.HUB) < set(users_models.MODELS)
-
-
 def test_differences_of_losses_are_relative_and_of_equal_names():
   difference = run_users_models.largest_difference
   one = [{"loss": 2.0, "d_loss": 0.0}, {"loss": 1.0, "d_loss": 4.0}]
@@ -72,12 +67,3 @@ def test_differences_of_losses_are_relative_and_of_equal_names():
   assert difference(one, two) == pytest.approx(0.2)
   assert difference(one, two[:1]) is None
   assert difference([{"loss": math.nan}], [{"loss": math.nan}]) is None
-
-
-def test_an_attempt_that_fails_keeps_its_error_in_one_line():
-  def fail():
-    raise ValueError("no such layer:\nits second line")
-
-  found = run_users_models.attempted(fail)
-  assert not found["works"]
-  assert found["error"] == "ValueError: no such layer: its second line"

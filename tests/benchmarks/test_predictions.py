@@ -45,9 +45,3 @@ def test_the_clock_of_kernels_is_inverted():
   times = np.array([20.0, 100.0, 5000.0])
   assert clock.measured(times)[0] > 30.0
   np.testing.assert_allclose(clock.kernel(clock.measured(times)), times)
-
-
-def test_data_is_asked_for(capsys):
-  for module in (run_published_steps, fit_kernel_costs):
-    assert module.OPTIONS.call(module.main, []) == 1
-    assert "--data" in capsys.readouterr().err

@@ -21,12 +21,6 @@ def test_step_is_a_graph_with_updates_beside_their_variables(seed):
       assert graph.colocation[op] == graph.colocation[variable] >= 0
 
 
-def test_a_seed_gives_the_same_step_another_a_different_one():
-  one, same, other = training_step(1), training_step(1), training_step(2)
-  assert one.names == same.names and one.names != other.names
-  np.testing.assert_array_equal(one.time_us["GPU"], same.time_us["GPU"])
-
-
 def test_kinds_of_gpus_take_times_by_their_bandwidth():
   cluster = cluster_preset("p100x1+v100x1")
   graph = on_kinds(training_step(0), cluster)

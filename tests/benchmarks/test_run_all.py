@@ -23,12 +23,6 @@ def table_names(text):
   return re.findall("<!-- benchmark: (\\w+) -->", text)
 
 
-@pytest.mark.parametrize("name", _WITH_TABLES)
-def test_quick_flags_parse(name):
-  flags = run_all.BENCHMARKS[name].quick
-  assert module_of(name).OPTIONS.call(lambda _: None, flags) == 0
-
-
 @pytest.mark.parametrize(
   "name",
   [
@@ -66,8 +60,3 @@ def test_committed_pages_have_the_tables_of_committed_files(tmp_path):
     found = lib.load(lib.RESULTS / f"{name}.json")
     known |= set(module_of(name).tables(found))
   assert tables == known
-
-
-def test_a_quick_run_among_the_results_is_refused(capsys):
-  assert run_all.OPTIONS.call(run_all.main, ["--quick"]) == 1
-  assert "--quick needs a --results_dir" in capsys.readouterr().err

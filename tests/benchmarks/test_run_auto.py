@@ -54,20 +54,6 @@ def test_a_row_has_every_column(run, tmp_path, capsys):
   assert "| `v100x1-4GiB` |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-  "flag, text",
-  [
-    ("--models=foo", "unknown 'foo'; choose from bert_small"),
-    ("--clusters=v100", "unknown cluster preset 'v100'"),
-    ("--microbatches=2", "1, the unsplit step, must be among them"),
-    ("--microbatches=1,0", "'0' is no whole number of at least 1"),
-  ],
-)
-def test_bad_flags_are_one_line(run, capsys, flag, text):
-  assert run(flag) == 1
-  assert text in capsys.readouterr().err
-
-
 def test_subsets_are_of_one_kind_on_all_hosts_or_one():
   found = dict(run_auto.equal_subsets(cluster_preset("2*v100x2+a100x4")))
   assert list(found) == ["4 GPU-v100", "2 GPU-v100", "4 GPU-a100"]

@@ -24,18 +24,6 @@ def test_no_step_of_the_holdout_was_trained_or_chosen_on():
   assert not new & (gpus(sets.TRAINING) | gpus(sets.DEVELOPMENT))
 
 
-def test_labels_of_a_set_are_distinct():
-  for rows in sets.SETS.values():
-    assert len({row.label for row in rows}) == len(rows)
-  assert len(sets.PUBLISHED) == 14
-
-
-def test_an_unknown_row_names_those_that_there_are(capsys):
-  flags = ["--rows=nosuch", "--count"]
-  assert run_policy.OPTIONS.call(run_policy.main, flags) == 1
-  assert "its rows are retnet in 8 (l4x8)" in capsys.readouterr().err
-
-
 def test_gains_are_ratios_of_medians():
   def arms(without, with_):
     return {

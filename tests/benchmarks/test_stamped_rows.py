@@ -56,11 +56,3 @@ def test_means_are_geometric():
   assert lib.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
   assert lib.mean_and_least([2.0, 8.0]) == "4.00 (2.00)"
   assert lib.mean_and_least([]) == "-"
-
-
-def test_flags_that_are_no_numbers_or_names_are_refused():
-  assert lib.numbers("seeds", ["0", "12"]) == [0, 12]
-  with pytest.raises(cli.UsageError, match="--seeds: '-1' is no whole number"):
-    lib.numbers("seeds", ["-1"])
-  with pytest.raises(cli.UsageError, match="unknown 'c'; choose from a, b"):
-    lib.check_names("only", ["c"], ["a", "b"])

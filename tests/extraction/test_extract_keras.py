@@ -31,10 +31,6 @@ def _recurrent():
   return [LAYERS.Reshape((4, 2)), LAYERS.LSTM(5), LAYERS.Dense(3)]
 
 
-def _unrolled():
-  return [LAYERS.Reshape((4, 2)), LAYERS.LSTM(5, unroll=True), LAYERS.Dense(3)]
-
-
 def _model(layers, optimizer="adam", metrics=("accuracy",)):
   keras.utils.set_random_seed(0)
   model = keras.Sequential([keras.Input((8,)), *layers()])
@@ -71,11 +67,9 @@ def _session_losses(traced):
 @pytest.mark.parametrize(
   ("layers", "optimizer"),
   [
-    (_dense, "adam"),
     (_dense, "sgd"),
     (_normalised, "rmsprop"),
     (_recurrent, "adam"),
-    (_unrolled, "adam"),
   ],
 )
 def test_session_steps_reproduce_keras_losses(layers, optimizer):
@@ -232,7 +226,9 @@ def test_a_model_file_gives_the_model_s_step(tmp_path, suffix):
   model = _model(_dense)
   path = tmp_path / f"model{suffix}"
   model.save(path)
-  traced = extract.trace_keras_file(path, BATCH)
+  with warnings.catch_warnings():  # of optimizers that are not built yet
+    warnings.simplefilter("error", UserWarning)
+    traced = extract.trace_keras_file(path, BATCH)
   np.testing.assert_allclose(
     _session_losses(traced), _keras_losses(model), rtol=1e-5
   )
@@ -272,26 +268,3 @@ def test_a_model_with_a_reserved_name_is_refused(name):
   model.compile("sgd", "mse")
   with pytest.raises(ExtractionError, match=f"model '{name}' .* rename it"):
     extract.trace_keras(model)
-
-
-@pytest.mark.parametrize(
-  ("suffix", "state"),
-  [
-    (".keras", "compiled"),
-    (".keras", "built"),
-    (".keras", "inference"),
-    (".h5", "trained"),
-  ],
-)
-def test_loading_a_model_file_warns_of_nothing(tmp_path, suffix, state):
-  model = _model(_normalised, "adam")
-  if state == "built":
-    model.optimizer.build(model.trainable_variables)
-  elif state == "trained":
-    model.train_on_batch(np.ones((BATCH, 8)), np.ones(BATCH))
-  path = tmp_path / f"model{suffix}"
-  model.save(path)
-  with warnings.catch_warnings():
-    warnings.simplefilter("error", UserWarning)
-    traced = extract.trace_keras_file(path, BATCH, state != "inference")
-  assert traced.training == (state != "inference")

@@ -13,9 +13,7 @@ from tfplace.keras import state
 
 LAYERS = keras.layers
 OPTIMIZERS = {
-  "sgd": lambda: keras.optimizers.SGD(momentum=0.9, nesterov=True),
-  "adam": lambda: keras.optimizers.Adam(amsgrad=True),
-  "clipped": lambda: keras.optimizers.AdamW(clipnorm=1.0),
+  "adam": lambda: keras.optimizers.Adam(amsgrad=True, clipnorm=1.0),
   "clipped globally": lambda: keras.optimizers.RMSprop(global_clipnorm=1.0),
   "scaled": lambda: keras.optimizers.LossScaleOptimizer(
     keras.optimizers.Adam()

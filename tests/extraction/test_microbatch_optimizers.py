@@ -69,7 +69,6 @@ OPTIMIZERS = {
     lambda: optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
     {},
   ),
-  "weight_decay": (lambda: optimizers.AdamW(0.01, weight_decay=0.1), {}),
   "loss_scale": (lambda: scaled(2.0**10), {}),
   "steps_per_execution": (
     lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True),
@@ -111,18 +110,14 @@ def policy():
   keras.config.set_dtype_policy("float32")
 
 
-# Half of the last digit of the type, some ten roundings: the gradients of
-# weights are summed in it, over other examples in each microbatch.
-PRECISIONS = {"mixed_float16": 10 * 2.0**-11, "mixed_bfloat16": 10 * 2.0**-8}
-
-
-@pytest.mark.parametrize("name", PRECISIONS)
-def test_mixed_precision_up_to_its_rounding(name, policy):
-  policy(name)
+def test_mixed_precision_up_to_its_rounding(policy):
+  policy("mixed_float16")
   models, runs = both(
     lambda: dense(lambda: scaled(2.0**8)), vectors, 3, epochs=4
   )
-  assert_equal(*runs, rtol=PRECISIONS[name])
+  # Half of the last digit of the type, some ten roundings: the gradients of
+  # weights are summed in it, over other examples in each microbatch.
+  assert_equal(*runs, rtol=10 * 2.0**-11)
   scales = [float(m.optimizer.dynamic_scale.numpy()) for m in models]
   # 12 steps, doubled after every third: 2**8 * 2**4, never too large.
   assert scales == [2.0**12, 2.0**12]

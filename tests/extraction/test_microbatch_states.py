@@ -16,7 +16,6 @@ from tests.testing.microbatched import (
   in_microbatches,
   normal,
 )
-from tests.testing.slow import slow
 from tfplace.errors import ExtractionError
 from tfplace.models.transformer_xl import transformer_xl
 
@@ -24,10 +23,10 @@ layers = keras.layers
 BATCH = EXAMPLES // 2
 
 
-def recurrent(rnn):
+def recurrent():
   inputs = keras.Input((7, 4), batch_size=BATCH)
   x = layers.Dense(5, "tanh")(inputs)
-  x = layers.Bidirectional(rnn(3, stateful=True))(x)
+  x = layers.Bidirectional(layers.SimpleRNN(3, stateful=True))(x)
   return compiled(keras.Model(inputs, layers.Dense(2)(x)), optimizer="adam")
 
 
@@ -62,29 +61,17 @@ def remembering():
   return compiled(keras.Model(inputs, layers.Dense(2)(x)), optimizer="adam")
 
 
-@pytest.mark.parametrize(
-  ("rnn", "numbers"),
-  [
-    slow(layers.LSTM, (2,)),
-    slow(layers.GRU, (11,)),
-    (layers.SimpleRNN, (4, 1)),
-  ],
-)
-def test_states_of_recurrent_layers(rnn, numbers):
+def test_states_of_recurrent_layers():
   _, runs = both(
-    lambda: recurrent(rnn),
-    lambda: (normal(7, 4), normal(2)),
-    *numbers,
-    batch_size=BATCH,
+    recurrent, lambda: (normal(7, 4), normal(2)), 4, 1, batch_size=BATCH
   )
   assert_equal(*runs)
   assert np.abs(runs[0][1][-3]).max() > 0
 
 
-@pytest.mark.parametrize("numbers", [(3,), (4, 2)])
-def test_a_memory_of_a_layer(numbers):
+def test_a_memory_of_a_layer():
   models, runs = both(
-    remembering, lambda: (normal(4), normal(2)), *numbers, batch_size=BATCH
+    remembering, lambda: (normal(4), normal(2)), 4, 2, batch_size=BATCH
   )
   assert_equal(*runs)
   memory = models[0].layers[-2].memory

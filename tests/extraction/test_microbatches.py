@@ -17,7 +17,6 @@ from tests.testing.microbatched import (
   normal,
   one,
 )
-from tests.testing.slow import SLOW_TESTS
 
 layers = keras.layers
 
@@ -122,19 +121,6 @@ def own_loss():
   return compiled(model, huber_like, "adagrad")
 
 
-def bidirectional():
-  return compiled(
-    keras.Sequential(
-      [
-        keras.Input((5, 4)),
-        layers.Bidirectional(layers.SimpleRNN(4)),
-        layers.Dense(3),
-      ]
-    ),
-    optimizer=keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.01),
-  )
-
-
 def tied_embedding():
   tokens = keras.Input((6,), dtype="int32")
   embedding = layers.Embedding(9, 8)
@@ -186,7 +172,6 @@ MODELS = {
     lambda: (normal(8), normal(3)),
     {"sample_weight": RNG.random(EXAMPLES).astype("float32")},
   ),
-  "bidirectional": (bidirectional, lambda: (normal(5, 4), normal(3)), {}),
   "tied_embedding": (
     tied_embedding,
     lambda: (classes(9, 6), classes(9, 6)),
@@ -214,7 +199,7 @@ CASES = [
   (name, numbers)
   for i, name in enumerate(MODELS)
   for j, numbers in enumerate(NUMBERS)
-  if SLOW_TESTS or name in BOTH or i % 2 == j
+  if name in BOTH or i % 2 == j
 ]
 
 
@@ -228,7 +213,7 @@ def test_equals_the_step_of_the_whole_batch(name, numbers):
 PARTLY = ("padded_weighted", "added_loss", "summed", "mean_by_weights")
 
 
-@pytest.mark.parametrize("name", MODELS if SLOW_TESTS else PARTLY)
+@pytest.mark.parametrize("name", PARTLY)
 def test_a_batch_smaller_than_its_microbatches_is_the_whole_one(name):
   # 22 examples in batches of 7: the last has 1, and 3 of 4 parts have none.
   build, make, options = MODELS[name]

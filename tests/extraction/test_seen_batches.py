@@ -74,8 +74,7 @@ def test_open_lengths_are_those_of_the_fit():
   assert feeds == {(BATCH, LENGTH), (BATCH,)}
 
 
-@pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("jit_compile", [True, False])
+@pytest.mark.parametrize(("steps", "jit_compile"), [(1, True), (2, False)])
 def test_every_kind_of_step_function_is_read(steps, jit_compile):
   model = token_model()
   model.compile(

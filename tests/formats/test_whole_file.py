@@ -69,10 +69,9 @@ TO_STDOUT = (
 )
 
 
-@pytest.mark.parametrize("name", ["/dev/stdout", "/proc/self/fd/1"])
-def test_standard_output_keeps_what_is_printed_around(tmp_path, name):
+def test_standard_output_keeps_what_is_printed_around(tmp_path):
   with open(tmp_path / "out", "wb") as file:
-    command = [sys.executable, "-c", TO_STDOUT, name]
+    command = [sys.executable, "-c", TO_STDOUT, "/dev/stdout"]
     subprocess.run(command, check=True, stdout=file)
   assert (tmp_path / "out").read_bytes() == b"before\ncontent\nafter\n"
 
@@ -94,31 +93,21 @@ def unwritable(tmp_path, case):
   if case == "socket":
     with socket.socket(socket.AF_UNIX) as made:
       made.bind(str(tmp_path / "socket"))
-  if case == "block device":
-    try:
-      os.mknod(tmp_path / case, stat.S_IFBLK | 0o600, os.makedev(7, 250))
-    except PermissionError:
-      pytest.skip("only root makes devices")
-  if case == "loop":
-    os.symlink(tmp_path / "loop", tmp_path / "loop")
   return {
     "folder": (tmp_path, "is a folder"),
     "in no folder": (tmp_path / "none" / "x", "does not exist|No such"),
     "in a file": (tmp_path / "file" / "x", "Not a directory"),
-    "in a folder of the kernel": ("/proc/tfplace", "cannot be written"),
     "name too long": (tmp_path / ("x" * 256), "name too long"),
     "null character": (f"{tmp_path}/a\0b", "null"),
-    "loop": (tmp_path / "loop", "symbolic links"),
     "socket": (tmp_path / "socket", "is a socket"),
-    "block device": (tmp_path / case, "is a block device"),
   }[case]
 
 
 @pytest.mark.parametrize(
   "case",
   [
-    *("folder", "in no folder", "in a file", "in a folder of the kernel"),
-    *("name too long", "null character", "loop", "socket", "block device"),
+    *("folder", "in no folder", "in a file", "name too long"),
+    *("null character", "socket"),
   ],
 )
 def test_what_cannot_be_written_is_known_before(tmp_path, case):

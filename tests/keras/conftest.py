@@ -19,8 +19,6 @@ _results: dict[pathlib.Path, dict[str, str | None]] = {}
 _children: list[child_pytest.PytestChild] = []  # one, once a test has run
 
 if _CHILD in os.environ:
-  # Has no effect until a test turns auto-clustering on.
-  os.environ["TF_XLA_FLAGS"] = "--tf_xla_cpu_global_jit"
   import tensorflow as tf
 
   tf.config.set_logical_device_configuration(

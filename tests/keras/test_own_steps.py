@@ -12,7 +12,6 @@ from keras import layers, ops
 import tfplace
 from tests.testing import placed_models as at
 from tests.testing.layer_cases import floats
-from tests.testing.slow import slow
 from tfplace.extraction import keras_step
 
 BATCH = 4
@@ -157,7 +156,6 @@ def _numbers(model, kind, order):
     ("triplet", FIT_LATER),
     ("steps", FIT_FIRST),
     ("keywords", FIT_FIRST),
-    slow("steps", FIT_LATER),
   ],
 )
 def test_all_numbers_equal_the_unplaced_models(kind, order):

@@ -20,7 +20,6 @@ from tests.testing.placed_models import (
   split_placement,
   unplaced_fit,
 )
-from tests.testing.slow import slow
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction.microbatches import microbatched_step
@@ -324,15 +323,14 @@ def test_statistics_equal_those_of_mirrored_replicas():
     assert ("moving" in weight.path) == (max(own) > 10 * atol)
 
 
-@pytest.mark.parametrize("strategy", ["pipeline", slow("data_parallel")])
-def test_convolutions_by_rank_form_no_cycle(strategy):
+def test_convolutions_by_rank_form_no_cycle():
   # oneDNN merges convolutions with their biases after the order is enforced.
   name = "convolutional"
   model = build_fitted(name)
   tfplace.place_model(
     model,
     fast_cluster(),
-    strategy=strategy,
+    strategy="pipeline",
     microbatches=4,
     order="rank",
     batch_size=BATCH,

@@ -9,7 +9,6 @@ from keras import layers
 
 import tfplace
 from tests.testing import placed_models as at
-from tests.testing.slow import slow
 from tfplace.core.recompute import is_clone
 from tfplace.errors import InfeasibleError
 from tfplace.extraction.activations import recompute as recomputing
@@ -67,8 +66,6 @@ def clones_of(plan):
   [
     (keras.Model, ["dense_*"], "auto"),
     (OwnStep, "all", "rank"),
-    slow(OwnStep, "all", "arrival"),
-    slow(keras.Model, [["dense_1", "drop_1"]], "auto"),
   ],
 )
 def test_fit_runs_the_planned_clones(kind, recompute, order, monkeypatch):

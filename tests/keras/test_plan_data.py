@@ -11,7 +11,6 @@ import tensorflow as tf
 import tfplace
 from tests.testing import placed_models as at
 from tests.testing.html_pages import page_of
-from tests.testing.slow import slow
 from tfplace.core import Problem
 from tfplace.cost import op_graph
 from tfplace.errors import (
@@ -118,9 +117,8 @@ def test_a_plan_of_layers_shows_their_devices():
     model.placement.plot()
 
 
-@pytest.mark.parametrize("kind", ["two_inputs", slow("subclassed")])
-def test_what_is_kept_together_is_on_one_device(kind):
-  sample = at.batch(kind)
+def test_what_is_kept_together_is_on_one_device():
+  kind, sample = "two_inputs", at.batch("two_inputs")
   apart = plan_of(kind, sample=sample)
   assert len(devices_of(apart, "first")) > 1  # of BiasAddGrad and the rest
   plan = plan_of(kind, sample=sample, keep_together=["fi*t"])
@@ -228,17 +226,13 @@ def test_sequences_of_any_length_are_planned_with_a_sample():
       tfplace.plan_model(model, at.linked(), sample=sample)
 
 
-@pytest.mark.parametrize("is_early", [True, slow(False)])
-def test_xla_is_kept_where_the_model_stays_on_one_device(is_early):
-  # Planned in the middle of the first fit; compiled before or after placing.
+def test_xla_is_kept_where_the_model_stays_on_one_device():
+  # Planned in the middle of the first fit.
   x, y = at.batch("dense")
   for strategy, jit in (("single", True), ("m_etf", False)):
-    model = at.build("dense", compiled=not is_early)
-    if is_early:
-      model.compile(at.sgd(), "mse", jit_compile=True)
+    model = at.build("dense", compiled=False)
+    model.compile(at.sgd(), "mse", jit_compile=True)
     tfplace.place_model(model, at.linked(), strategy=strategy)
-    if not is_early:
-      model.compile(at.sgd(), "mse", jit_compile=True)
     losses = model.fit(x, y, epochs=3, verbose=0, shuffle=False).history["loss"]
     assert model.jit_compile is jit and model.supports_jit is jit
     np.testing.assert_allclose(losses, at.unplaced("dense"), atol=1e-5)

@@ -279,18 +279,6 @@ def test_verbose_prints_every_stage_and_what_it_took(capsys):
   assert set(plan.seconds) >= set(stages)
 
 
-@pytest.mark.parametrize("interactive", [True, False])
-def test_auto_prints_on_a_terminal_unless_keras_logs(interactive, monkeypatch):
-  assert progress.check_verbose("auto") == progress.LOGGED
-  monkeypatch.setattr(progress, "_is_watched", lambda: True)
-  monkeypatch.setattr(
-    keras.config, "is_interactive_logging_enabled", lambda: interactive
-  )
-  expected = 1 if interactive else progress.LOGGED
-  assert progress.check_verbose("auto") == expected
-  assert [progress.check_verbose(v) for v in (0, 1, 2)] == [0, 1, 1]
-
-
 @pytest.mark.parametrize(
   ("verbose", "level"), [(0, logging.INFO), ("auto", logging.WARNING)]
 )

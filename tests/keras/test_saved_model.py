@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from tests.testing import placed_models as at
-from tests.testing.slow import slow
 from tfplace.bin import place
 from tfplace.core import Placement
 from tfplace.errors import ApplyError
@@ -54,7 +53,7 @@ def _inputs(kind):
   return [tf.constant(part) for part in (x if isinstance(x, list) else [x])]
 
 
-@pytest.mark.parametrize("kind", ["two_inputs", "lstm", slow("conv_norm")])
+@pytest.mark.parametrize("kind", ["two_inputs", "lstm"])
 def test_it_serves_the_same_outputs_on_the_planned_devices(kind, tmp_path):
   source = _export(kind, tmp_path)
   placement, output = _place(source)

@@ -215,13 +215,6 @@ def test_two_addresses_of_one_worker_are_refused(tmp_path, served):
     pass
 
 
-def test_the_command_names_the_worker_in_one_line(tmp_path, capsys):
-  path = write_hosts(tmp_path / "h.json", {"x": "127.0.0.1:1"})
-  assert place.run(["--model=nmt", f"--cluster={path}"]) == 1
-  (line,) = capsys.readouterr().err.splitlines()
-  assert "worker 'x' at 127.0.0.1:1 cannot be reached" in line
-
-
 def test_the_command_places_and_measures_on_hosts(
   path, tmp_path, capsys, quick_links
 ):

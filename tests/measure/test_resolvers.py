@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.testing import task_commands
-from tfplace.bin import estimate, measure, simulate, train
+from tfplace.bin import estimate, simulate, train
 from tfplace.errors import MeasurementError
 from tfplace.measure.local import host
 from tfplace.measure.remote import resolvers, tasks, workers
@@ -83,14 +83,6 @@ def test_broken_tf_config_is_named(monkeypatch, value, said):
   assert text.startswith("TF_CONFIG")
   assert '"cluster": {"worker": ' in text  # the way out
   assert "\n" not in text
-
-
-def test_missing_tf_config_is_one_line(monkeypatch, capsys):
-  monkeypatch.delenv("TF_CONFIG", raising=False)
-  flags = ["--model=nmt", "--cluster=tf_config", "--placement=p.json"]
-  assert measure.run(flags) == 1
-  (line,) = capsys.readouterr().err.splitlines()
-  assert "tfplace-measure: error: TF_CONFIG is not set; set it to" in line
 
 
 def test_slurm_tasks_of_a_node_have_consecutive_ports(monkeypatch):

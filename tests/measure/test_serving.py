@@ -98,13 +98,6 @@ def test_beyond_loopback_it_warns_first(capsys):
   assert "198.51.100.7 port 2222: this host has no such address" in error
 
 
-def test_help_says_that_nobody_is_asked_who_they_are(capsys):
-  assert worker.run(["--help"]) == 0
-  out = " ".join(capsys.readouterr().out.split())
-  assert "usage: tfplace-worker" in out
-  assert "no authentication" in out
-
-
 @SLOW
 def test_memory_of_a_large_message_is_returned_when_idle():
   """Empty nodes of 2 bytes each take 160 bytes as they are parsed."""

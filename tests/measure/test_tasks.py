@@ -77,32 +77,6 @@ def test_two_tasks_of_tf_config_measure_once(arguments, tmp_path):
 
 
 @SLOW
-def test_two_tasks_of_a_slurm_step_measure_once(arguments, tmp_path):
-  port = task_commands.free_ports(2)
-  environments = [task_commands.slurm(i, 2) for i in (0, 1)]
-  output = tmp_path / "e.json"
-  flags = [*arguments, f"--cluster=slurm:{port}", f"--output={output}"]
-  with task_commands.started("measure", flags, environments) as processes:
-    check_measured_once(processes, output)
-
-
-@SLOW
-def test_failed_command_of_the_first_task_ends_the_others(tmp_path):
-  port = task_commands.free_ports(2)
-  environments = [task_commands.slurm(i, 2) for i in (0, 1)]
-  flags = [
-    "--graph_def=missing.pb",
-    "--placement=missing.json",
-    f"--cluster=slurm:{port}",
-  ]
-  with task_commands.started("measure", flags, environments) as processes:
-    first, other = task_commands.ends(processes)
-  assert first[0] == 1
-  assert "missing.pb" in first[2].splitlines()[-1]
-  assert other[0] == 0, other[2]
-
-
-@SLOW
 def test_task_without_a_worker_measures_on_served_ones(arguments, tmp_path):
   port = task_commands.free_ports(2)
   addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]

@@ -2,7 +2,6 @@ import keras
 import numpy as np
 import pytest
 
-from tests.testing.slow import slow
 from tfplace import models
 from tfplace.errors import ExtractionError
 from tfplace.models import families, ptb
@@ -37,9 +36,8 @@ def test_draws_are_those_of_every_run():
   )
 
 
-@pytest.mark.parametrize("index", MEMBERS)
-def test_conv_cells_are_of_the_search_space(index):
-  for cell in families.draw_cells(index):
+def test_conv_cells_are_of_the_search_space():
+  for cell in (cell for i in MEMBERS for cell in families.draw_cells(i)):
     assert len(cell.sums) == 5
     edges = [(i, edge) for i, pair in enumerate(cell.sums) for edge in pair]
     # Two inputs and the sums before; one of five operations.
@@ -50,12 +48,11 @@ def test_conv_cells_are_of_the_search_space(index):
     assert cell.output
 
 
-@pytest.mark.parametrize("index", MEMBERS)
-def test_recurrent_cells_are_of_the_search_space(index):
-  nodes = ptb.draw_nodes(index, 12)
-  assert [node.before < i for i, node in enumerate(nodes)] == [True] * 12
-  assert [node.before >= 0 for node in nodes] == [False] + [True] * 11
-  assert {node.activation for node in nodes} <= set(ptb.ACTIVATIONS)
+def test_recurrent_cells_are_of_the_search_space():
+  for nodes in (ptb.draw_nodes(i, 12) for i in MEMBERS):
+    assert [node.before < i for i, node in enumerate(nodes)] == [True] * 12
+    assert [node.before >= 0 for node in nodes] == [False] + [True] * 11
+    assert {node.activation for node in nodes} <= set(ptb.ACTIVATIONS)
 
 
 def test_families_together_use_every_choice():
@@ -87,10 +84,8 @@ def test_a_recurrent_step_computes_its_nodes():
   np.testing.assert_allclose(actual, two)
 
 
-@pytest.mark.parametrize("family", [slow("ptb"), "nmt_family"])
-def test_a_member_trains_and_extracts(family):
-  """`cifar10` does in `test_models`: it takes long."""
-  zoo = models.build(family, index=31, **SMALL[family])
+def test_a_member_trains_and_extracts():
+  zoo = models.build("nmt_family", index=31, **SMALL["nmt_family"])
   x, y = zoo.sample(0)
   losses = [float(zoo.model.train_on_batch(x, y)) for _ in range(20)]
   assert np.isfinite(losses).all()

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 import tfplace
 from tfplace.bin import extract as extract_command
-from tfplace.bin import place as place_command
 from tfplace.core.presets import cluster_preset
 from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
@@ -86,17 +85,6 @@ def test_another_process_needs_no_tensorflow_for_a_hit(filled):
   assert json.loads(done.stdout) == [[], graph.num_ops]
 
 
-def test_damaged_entries_are_extracted_anew(filled, tmp_path):
-  folder, graph = filled
-  name = entries(folder)[0]
-  with open(os.path.join(folder, name), "rb") as file:
-    content = file.read()
-  (tmp_path / name).write_bytes(content[:-100])
-  again = extract(str(tmp_path))
-  assert graph_to_json(again) == graph_to_json(graph)  # names, too
-  assert (tmp_path / name).read_bytes() == content
-
-
 def test_a_trace_beside_a_hit_reads_the_costs(filled, monkeypatch):
   monkeypatch.setattr(sources, "op_graph", None)
   graph, traced = load(filled[0], needs_trace=True)
@@ -158,17 +146,6 @@ def test_commands_keep_graphs_where_they_are_told(graph_def_file, tmp_path):
   graph_def_file.write_bytes(content + b"\x12\x00")
   assert extract_command.run([*source, f"--graph_cache_dir={folder}"]) == 0
   assert len(entries(folder)) == 2
-
-
-def test_a_hit_still_writes_the_placed_graph_def(graph_def_file, tmp_path):
-  source = [f"--graph_def={graph_def_file}", "--cluster=k80x2"]
-  source += ["--strategy=single", f"--graph_cache_dir={tmp_path / 'cache'}"]
-  source += ["--costs=grappler"]  # a GPU pays even for ops this small
-  for number in range(2):
-    out = tmp_path / f"placed{number}.pb"
-    assert place_command.run([*source, f"--output_graph_def={out}"]) == 0
-    placed = tf.compat.v1.GraphDef.FromString(out.read_bytes())
-    assert all("GPU:0" in node.device for node in placed.node)
 
 
 def test_keras_names_start_anew_inside_and_go_on_outside():

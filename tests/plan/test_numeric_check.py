@@ -10,7 +10,6 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
-from tests.testing.slow import slow, slow_but
 from tfplace.core.microbatches import MicrobatchConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
@@ -69,14 +68,6 @@ def transformer(optimizer="adam"):
   return model
 
 
-def perceptron():
-  whole = keras.Input((6,))
-  branches = [layers.Dense(8, activation="relu")(whole) for _ in range(2)]
-  model = keras.Model(whole, layers.Dense(3)(layers.Concatenate()(branches)))
-  model.compile("adam", "mse", jit_compile=False)
-  return model
-
-
 def convolutions():
   model = keras.Sequential(
     [
@@ -106,11 +97,11 @@ def recurrent():
   return model
 
 
-@pytest.fixture(params=["mixed_float16", slow("mixed_bfloat16")])
-def mixed(request):
+@pytest.fixture
+def mixed():
   """Half precision as the dtype policy of new layers."""
-  keras.config.set_dtype_policy(request.param)
-  yield request.param
+  keras.config.set_dtype_policy("mixed_float16")
+  yield
   keras.config.set_dtype_policy("float32")
 
 
@@ -142,15 +133,11 @@ def unexamined(monkeypatch):
   monkeypatch.setattr(microbatch, "examine", examine)
 
 
-@pytest.mark.parametrize(
-  "optimizer, microbatches", [slow("sgd", 3), ("adam", 2), slow("rmsprop", 3)]
-)
-def test_exact_split_passes(optimizer, microbatches):
-  assert checked(transformer(optimizer), TOKENS, microbatches) > 0
+def test_exact_split_passes():
+  assert checked(transformer(), TOKENS, 2) > 0
 
 
 CORRECT = {
-  "perceptron": (perceptron, X, 2),
   "convolutions": (convolutions, X, 3),
   "transformer": (transformer, TOKENS, 4),
   "recurrent": (recurrent, TOKENS, 2),
@@ -164,9 +151,8 @@ def test_exact_split_passes_in_mixed_precision(name, mixed):
   assert checked(build(), x, microbatches) > 0
 
 
-@pytest.mark.parametrize("name", ["convolutions", "recurrent"])
-def test_half_precision_is_compared_in_single_precision(name, mixed):
-  build, x, _ = CORRECT[name]
+def test_half_precision_is_compared_in_single_precision(mixed):
+  build, x, _ = CORRECT["convolutions"]
   half = build()
   keras.config.set_dtype_policy("float32")
   single = build()
@@ -220,7 +206,7 @@ def test_mixed_examples_are_found(name, unexamined):
     checked(WRONG[name](), X)
 
 
-@pytest.mark.parametrize("name", slow_but(("contrastive", "adam"), WRONG))
+@pytest.mark.parametrize("name", ("contrastive", "adam"))
 def test_mixed_examples_are_found_in_mixed_precision(name, mixed, unexamined):
   with pytest.raises(ExtractionError, match="does not compute what the whole"):
     checked(WRONG[name](), X, 2)

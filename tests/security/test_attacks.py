@@ -10,18 +10,17 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.hostile_models import DEEDS, export, of_two
-from tests.testing.slow import SLOW_TESTS
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_saved_model
 
 
 def pairs(*parts):
-  """All pairs of a deed and a part; few of them if tests must be fast."""
+  """Pairs of a deed and a part; each deed once."""
   return [
     (deed, part)
     for i, deed in enumerate(DEEDS)
     for j, part in enumerate(parts)
-    if SLOW_TESTS or i % len(parts) == j
+    if i % len(parts) == j
   ]
 
 
