@@ -6,11 +6,20 @@ import pytest
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, core
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.ordered.base_schedule import NUM_FEATURES
+from tfplace.learned.ordered.base_schedule import (
+  BUSY_SHARE,
+  CRITICAL_SHARE,
+  CRITICAL_WAIT,
+  FROM_DEVICE,
+  INPUT_DELAY,
+  LATE_IN,
+  LATE_OUT,
+  NUM_FEATURES,
+  OCCUPIED_SHARE,
+  SOFTLY_CRITICAL_SHARE,
+  TO_DEVICE,
+)
 from tfplace.learned.ordered.tables import BaseTables, partial_tables
-
-CRITICAL, SOFT, WAIT, SENT_FROM, SENT_TO, BUSY, OCCUPIED = 1, 2, 3, 4, 5, 6, 7
-LATE_IN, DELAY, LATE_OUT = 8, 9, 10
 
 
 def joined():
@@ -28,7 +37,7 @@ def seen(graph, devices, number=2):
   decisions = group_decisions(problem)
   of_op = decisions.decision_of
   base = np.array(devices, np.int32)
-  _, tables = BaseTables(decisions).of(base)
+  _, tables = BaseTables(decisions).based_on(base)
   return tables.scheduled[of_op], Simulator(problem).evaluate(base[None])[0]
 
 
@@ -36,23 +45,27 @@ def test_what_has_slack_is_not_critical():
   found, step = seen(joined(), [0, 1, 0])
   assert step.step_time_us == 16.0  # 10, a launch, 5
   long, short, join = found[:, 0]
-  assert long[CRITICAL] == join[CRITICAL] == 1.0
+  assert long[CRITICAL_SHARE] == join[CRITICAL_SHARE] == 1.0
   # It ends at 3 and may end at 9: a slack of 6 of 16.
-  assert short[CRITICAL] == pytest.approx(np.exp(-6 / 16 / 0.003))
-  assert short[SOFT] == pytest.approx(np.exp(-6 / 16 / 0.03), rel=1e-5)
+  assert short[CRITICAL_SHARE] == pytest.approx(np.exp(-6 / 16 / 0.003))
+  assert short[SOFTLY_CRITICAL_SHARE] == pytest.approx(
+    np.exp(-6 / 16 / 0.03), rel=1e-5
+  )
   # The other device is busy for 3 of the 16; the long op has it from 0 to 10.
-  assert found[0, 1, BUSY] == pytest.approx(0.3, abs=0.01)
-  assert found[0, 1, OCCUPIED] == pytest.approx(0.0, abs=1e-6)
-  assert found[1, 0, BUSY] == found[1, 0, OCCUPIED] == pytest.approx(1.0)
+  assert found[0, 1, BUSY_SHARE] == pytest.approx(0.3, abs=0.01)
+  assert found[0, 1, OCCUPIED_SHARE] == pytest.approx(0.0, abs=1e-6)
+  assert (
+    found[1, 0, BUSY_SHARE] == found[1, 0, OCCUPIED_SHARE] == pytest.approx(1.0)
+  )
 
 
 def test_a_transfer_on_the_critical_path_is_seen_from_both_ends():
   found, step = seen(joined(), [1, 0, 0])
   assert step.step_time_us == 17.0  # 10, a transfer of 2, 5
   size = 0.5 * np.log1p(1000 * 2 / 17)
-  assert found[2, 1, SENT_FROM] == pytest.approx(size)
-  assert found[0, 0, SENT_TO] == pytest.approx(size)
-  assert found[2, 0, SENT_FROM] == found[1, 0, SENT_TO] == 0.0
+  assert found[2, 1, FROM_DEVICE] == pytest.approx(size)
+  assert found[0, 0, TO_DEVICE] == pytest.approx(size)
+  assert found[2, 0, FROM_DEVICE] == found[1, 0, TO_DEVICE] == 0.0
   # If the join moves to its input, it ends 2 us earlier; the other moved to
   # device 1 would arrive in time without queues.
   assert found[2, 1, LATE_IN] == pytest.approx(np.tanh(20 * -2 / 17))
@@ -63,8 +76,8 @@ def test_waits_for_a_device_are_told_from_waits_for_inputs():
   # All on one device: the short op waits for the long one.
   found, step = seen(joined(), [0, 0, 0])
   assert step.step_time_us == 20.0
-  assert (found[:, 0, CRITICAL] == 1.0).all()
-  waited = found[:, 0, WAIT]
+  assert (found[:, 0, CRITICAL_SHARE] == 1.0).all()
+  waited = found[:, 0, CRITICAL_WAIT]
   assert waited[1] == pytest.approx(0.5 * np.log1p(1000 * 11 / 20))
   assert waited[0] == 0.0
   assert waited[2] == pytest.approx(0.5 * np.log1p(1000 * 1 / 20))  # a launch
@@ -72,9 +85,11 @@ def test_waits_for_a_device_are_told_from_waits_for_inputs():
 
 def test_a_later_input_is_a_delay():
   found, _ = seen(joined(), [0, 1, 0])
-  assert found[2, 0, DELAY] == 0.0
+  assert found[2, 0, INPUT_DELAY] == 0.0
   # On device 1 the long op would arrive at 12 instead of 11.
-  assert found[2, 1, DELAY] == pytest.approx(0.5 * np.log1p(1000 * 1 / 16))
+  assert found[2, 1, INPUT_DELAY] == pytest.approx(
+    0.5 * np.log1p(1000 * 1 / 16)
+  )
 
 
 def test_without_a_base_or_a_step_nothing_is_seen():
@@ -83,18 +98,5 @@ def test_without_a_base_or_a_step_nothing_is_seen():
   shape = decisions.allowed.shape
   plain = partial_tables(decisions).scheduled
   assert plain.shape == (*shape, NUM_FEATURES) and not plain.any()
-  _, tables = BaseTables(decisions).of(np.zeros(20, np.int32))
+  _, tables = BaseTables(decisions).based_on(np.zeros(20, np.int32))
   assert not tables.scheduled.any()  # Some ops run on the CPU only.
-
-
-def test_coarse_decisions_share_the_schedule_of_the_base():
-  problem = problem_of(random_graph(60, seed=2), gpus(3))
-  base = np.arange(60, dtype=np.int32) % 3
-  fine = BaseTables(group_decisions(problem))
-  coarse = BaseTables(group_decisions(problem, 8), fine.simulated)
-  _, first = fine.of(base)
-  assert fine.simulated.of(base) is coarse.simulated.of(base.copy())
-  _, second = coarse.of(base)
-  assert np.isfinite(first.scheduled).all()
-  assert np.isfinite(second.scheduled).all()
-  assert second.scheduled.any()

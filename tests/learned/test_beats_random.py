@@ -15,7 +15,8 @@ import pytest
 import tfplace
 from tests.testing.slow import SLOW
 from tfplace.core.budget import Budget
-from tfplace.learned.decisions import group_decisions, sample
+from tfplace.learned.decisions import group_decisions
+from tfplace.learned.sampling import sample
 from tfplace.placers import get_placer, registry
 
 MODELS = (

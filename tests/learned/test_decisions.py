@@ -24,15 +24,6 @@ def test_each_free_op_is_a_decision_and_a_group_is_one():
   assert decisions.to_choices(np.array([1, 0, 1, 0])).tolist() == [1, 0, 0]
 
 
-def test_decisions_come_in_the_order_of_their_work():
-  # A chain given backwards: 2 -> 1 -> 0.
-  ops = [core.OpSpec(f"op{i}", "Relu", {"GPU": 1.0}, [4]) for i in range(3)]
-  problem = problem_of(
-    core.build_graph("chain", ops, [(2, 0, 1), (1, 0, 0)]), gpus(2)
-  )
-  assert group_decisions(problem).decision_of.tolist() == [2, 1, 0]
-
-
 def test_clusters_keep_groups_whole_and_kinds_apart():
   problem = problem_of(
     random_graph(60, seed=1, cpu_only=True), gpus(2, cpu=True)
@@ -75,21 +66,6 @@ def test_what_a_choice_leaves_alone_stays_op_by_op():
   shares = decisions.base_shares
   np.testing.assert_allclose(shares.sum(axis=1), 1.0)
   assert (shares.argmax(axis=1) == stay).all()
-
-
-def test_what_is_found_for_decisions_as_groups_is_said_exactly():
-  problem = problem_of(random_graph(60, 1, cpu_only=True), gpus(2, cpu=True))
-  decisions = group_decisions(problem, 12)
-  merged = decisions.as_groups
-  assert merged.num_groups == decisions.num_decisions < problem.num_groups
-  rng = np.random.default_rng(0)
-  noise = rng.random(merged.group_allowed.shape)
-  groups = np.where(merged.group_allowed, noise, -1.0).argmax(axis=1)
-  devices = core.Placement(merged, groups[merged.group_of]).devices
-  choices = decisions.to_choices(devices)
-  np.testing.assert_array_equal(decisions.to_devices(choices), devices)
-  whole = group_decisions(problem)
-  assert whole.as_groups is problem
 
 
 def test_sizes_that_merge_nothing_count_once():

@@ -9,7 +9,6 @@ from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.core.placement import Placement
-from tfplace.errors import FormatError
 from tfplace.learned import policies, policy_format
 from tfplace.placers.auto import AutoPlacer
 
@@ -68,13 +67,3 @@ def test_auto_begins_there(problem, known, tmp_path):
   assert first.evaluation.step_time_us <= known_us
   # The policy itself is not there, which `auto` says.
   assert str(tmp_path) in result.skipped["ordered"]
-
-
-def test_auto_says_what_is_no_placement(problem, known, tmp_path):
-  path = tmp_path / policy_format.PLACEMENTS / "other.json"
-  path.write_text("{}")
-  with pytest.raises(FormatError, match=r"other\.json"):
-    policies.starts(str(tmp_path), problem)
-  placer = AutoPlacer(policy=str(tmp_path))
-  result = placer.place(problem, Simulator(problem), Budget(60.0, 40), 0)
-  assert "other.json" in result.skipped["placements of the policy"]

@@ -25,24 +25,24 @@ def tables():
 
 
 def test_the_first_samples_may_change_everything(tables):
-  drawn = Neighborhoods(tables)
+  neighborhoods = Neighborhoods(tables)
   rng = np.random.default_rng(0)
-  assert all(drawn.is_whole(number, rng) for number in range(5))
-  later = [drawn.is_whole(number, rng) for number in range(5, 1005)]
+  assert all(neighborhoods.is_whole(number, rng) for number in range(5))
+  later = [neighborhoods.is_whole(number, rng) for number in range(5, 1005)]
   assert 25 < sum(later) < 80
-  moves = [drawn.whole(number) for number in range(5)]
+  moves = [neighborhoods.whole(number) for number in range(5)]
   assert all(move.free.all() for move in moves)
   assert [move.temperature for move in moves[:4]] == [0.0, 0.0, 0.0, 0.5]
 
 
 def test_others_change_windows_layers_and_what_is_promising(tables):
-  drawn = Neighborhoods(tables)
+  neighborhoods = Neighborhoods(tables)
   rng = np.random.default_rng(0)
   promise = np.full(200, -30.0)
   promise[::7] = 0.0  # Neither a window nor a layer.
   kinds = {"window": 0, "layer": 0, "pair": 0, "promising": 0}
   for _ in range(400):
-    free = drawn.draw(promise, rng).free
+    free = neighborhoods.sample(promise, rng).free
     assert free.any()
     which = np.flatnonzero(free)
     layers, pairs = set(tables.layer[which]), set(tables.pair[which])
@@ -62,33 +62,11 @@ def test_others_change_windows_layers_and_what_is_promising(tables):
   assert min(kinds.values()) > 50, kinds
 
 
-def test_labels_that_tell_nothing_are_no_neighborhoods(tables):
-  layer, pair = np.zeros(200, int), np.arange(200)
-  drawn = Neighborhoods(tables._replace(layer=layer, pair=pair))
-  rng = np.random.default_rng(0)
-  for _ in range(50):
-    which = np.flatnonzero(drawn.some(rng))
-    assert (np.diff(which) == 1).all()
-    assert 4 <= len(which) <= 96  # half of a window at the ends
-
-
 def based(num_ops=200, seed=3, sizes=(200,)):
   problem = problem_of(random_graph(num_ops, seed=seed), gpus(3))
   rng = np.random.default_rng(0)
   base = rng.integers(0, 3, problem.num_groups)[problem.group_of]
   return base.astype(np.int32), OrderedProposer(problem, UniformPolicy(*sizes))
-
-
-def test_most_samples_change_one_decision():
-  base, proposer = based(sizes=(50,))
-  (one,) = proposer.passes
-  rng = np.random.default_rng(0)
-  singles = 0
-  for number in range(5, 205):
-    devices = proposer.propose(base, number, rng)
-    changed = np.unique(one.decisions.decision_of[devices != base])
-    singles += len(changed) == 1
-  assert 100 < singles < 180
 
 
 def test_a_change_that_was_tried_is_less_likely():
@@ -109,7 +87,7 @@ def test_a_similar_base_needs_no_new_ratings(monkeypatch):
   (one,) = proposer.passes
   rng = np.random.default_rng(0)
   one._single(base, rng)
-  monkeypatch.setattr(one.tables, "of", None)  # It is not called again.
+  monkeypatch.setattr(one.tables, "based_on", None)  # It is not called again.
   near = base.copy()
   near[:9] = 0
   changed = one._single(near, rng)
@@ -118,15 +96,3 @@ def test_a_similar_base_needs_no_new_ratings(monkeypatch):
   far[:60] = (base[:60] + 1) % 3
   with pytest.raises(TypeError):
     one._single(far, rng)
-
-
-def test_a_reused_rating_changes_something():
-  base, proposer = based(60, sizes=(8,))
-  (one,) = proposer.passes
-  rng = np.random.default_rng(0)
-  one._based(base)
-  near = base.copy()
-  near[:3] = (base[:3] + 1) % 3  # at most 5% of the ops
-  for _ in range(100):
-    assert (one._single(near, rng) != near).any()
-  assert len(one._known) == 1

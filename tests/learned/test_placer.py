@@ -70,29 +70,6 @@ def test_runs_with_keras_3_and_without_the_training_packages(tmp_path):
   assert here.evaluation.step_time_us == found["step_time_us"]
 
 
-def test_placement_is_allowed_and_no_worse_than_what_was_tried():
-  problem = problem_of(random_graph(80, 7, cpu_only=True), gpus(2, cpu=True))
-  result = place(problem)
-  assert result.strategy == "gdp" and result.evaluation.feasible
-  assert problem.allowed[np.arange(80), result.placement.devices].all()
-  again = Simulator(problem).evaluate([result.placement])[0]
-  assert again.step_time_us == result.evaluation.step_time_us
-  assert result.history[-1].step_time_us == result.evaluation.step_time_us
-
-
-def test_colocated_ops_stay_together():
-  ops = [
-    tfplace.OpSpec(
-      f"op{i}", "MatMul", {"GPU": 50.0}, [10], colocation=f"g{i % 5}"
-    )
-    for i in range(40)
-  ]
-  graph = tfplace.build_graph("g", ops, [(i, 0, i + 1) for i in range(39)])
-  devices = place(problem_of(graph, gpus(3))).placement.devices
-  for group in range(5):
-    assert len(set(devices[group::5].tolist())) == 1
-
-
 def test_memory_that_only_a_split_fits_in_is_respected():
   # 20 variables of 10 bytes; each of two GPUs holds 130.
   ops = [
@@ -104,13 +81,6 @@ def test_memory_that_only_a_split_fits_in_is_respected():
   assert result.evaluations == 30
   assert result.evaluation.feasible
   assert 8 <= result.placement.devices.sum() <= 12
-
-
-def test_what_fits_nowhere_is_an_error_with_the_bytes():
-  graph = random_graph(10, seed=8)  # op9 alone holds 900 bytes
-  with pytest.raises(errors.InfeasibleError) as caught:
-    place(problem_of(graph, gpus(2, memory_bytes=500.0)))
-  assert caught.value.num_bytes > 0 and caught.value.device is not None
 
 
 def test_places_at_the_numbers_of_decisions_it_was_trained_at(monkeypatch):
@@ -145,15 +115,6 @@ def test_a_shipped_policy_places(strategy):
     assert 0 < result.evaluations <= 150
   same, again, _ = (r.placement.devices.tolist() for r in results)
   assert same == again
-
-
-@pytest.mark.parametrize("strategy", ["placeto", "hierarchical", "rnn"])
-def test_a_strategy_without_a_policy_says_how_to_get_one(strategy):
-  problem = problem_of(random_graph(10, 7), gpus(2))
-  with pytest.raises(
-    errors.TrainingError, match=f"'{strategy}' ships.*tfplace-train"
-  ):
-    get_placer(strategy).place(problem, Simulator(problem), Budget(1.0), 0)
 
 
 @pytest.mark.parametrize(

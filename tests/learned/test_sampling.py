@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tfplace.learned.decisions import (
-  decoding_noise,
+from tfplace.learned.sampling import (
   greedy_and_samples,
   sample,
 )
@@ -49,20 +48,3 @@ def test_draws_by_inversion_have_the_probabilities_of_the_logits():
   for decision, expected in enumerate([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5]]):
     share = np.bincount(drawn[1:, decision], minlength=3) / 20_000
     np.testing.assert_allclose(share, expected, atol=0.015)
-
-
-def test_a_choice_that_is_never_allowed_is_never_drawn():
-  logits = np.full((5000, 4), -1e9, np.float32)
-  allowed = np.random.default_rng(0).integers(0, 4, 5000)
-  logits[np.arange(5000), allowed] = 0.0
-  drawn = greedy_and_samples(logits, 3, np.random.default_rng(1))
-  assert (drawn == allowed).all()
-
-
-def test_decoding_noise_draws_and_leaves_the_first_row_alone():
-  logits = np.log([0.7, 0.2, 0.1])
-  noise = decoding_noise(np.random.default_rng(0), 20_000, 1, 3)
-  chosen = (logits + noise[:, 0]).argmax(axis=-1)
-  assert chosen[0] == 0 and (noise[0] == 0).all()
-  share = np.bincount(chosen[1:]) / 20_000
-  np.testing.assert_allclose(share, [0.7, 0.2, 0.1], atol=0.015)

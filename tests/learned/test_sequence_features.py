@@ -47,20 +47,6 @@ def test_embedding_of_a_small_graph():
   np.testing.assert_allclose(seen.adjacency, adjacency, rtol=1e-6)
 
 
-def test_at_most_six_neighbors_count():
-  ops = [
-    core.OpSpec(f"op{i}", "Relu", {"GPU": 1.0}, [100.0 * (i + 1)])
-    for i in range(9)
-  ]
-  graph = core.build_graph("fan", ops, [(i, 0, 8) for i in range(8)])
-  decisions = group_decisions(problem_of(graph, gpus(2)))
-  seen = features.extract(decisions, ("Relu",))
-  heaviest = decisions.decision_of[[7, 6, 5, 4, 3, 2]]
-  expected = [*((heaviest + 1) / 9), *[0] * 6]
-  last = decisions.decision_of[8]
-  np.testing.assert_allclose(seen.adjacency[last], expected, rtol=1e-6)
-
-
 def test_members_without_a_kernel_go_to_their_fastest_device():
   sampler = placers.HierarchicalSampler(None, small())
   # a runs on GPUs only, b everywhere, c on the CPU only.
@@ -97,18 +83,6 @@ def test_placetos_numbers_are_divided_by_their_maximum():
   assert (seen.slower[:, :2] == 0).all()
 
 
-def test_ancestors_of_cyclic_groups_follow_the_visiting_order():
-  """a and d as one group feed b and c and are fed by them."""
-  seen = placeto_features.extract(diamond([0, 1, 2, 0, 3]))
-  assert seen.feeds[0].tolist() == [0, 1, 1, 0]
-  assert seen.ancestors.tolist() == [
-    [0, 0, 0, 0],
-    [1, 0, 0, 0],
-    [1, 0, 0, 0],
-    [0, 0, 0, 0],
-  ]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_ancestors_equal_a_search_through_the_graph(seed):
   problem = problem_of(random_graph(40, seed), gpus(2))
@@ -132,15 +106,27 @@ def test_episodes_replace_one_group_at_a_time_from_one_start():
   sampler.best = np.array([0, 1, 2, 0, 1], np.int32)
   starts = set()
   for seed in range(20):
-    drawn = sampler.draw(np.random.default_rng(seed), 4)
-    path = drawn.given["placements"]
+    sampled = sampler.sample(np.random.default_rng(seed), 4)
+    path = sampled.given["placements"]
     assert path.shape == (5, 6, 5) and (path[:, 0] == path[0, 0]).all()
     starts.add(tuple(path[0, 0]))
     for step in range(5):
       others = np.arange(5) != step
       assert (path[:, step + 1, others] == path[:, step, others]).all()
-    assert (drawn.choices == path[:, -1]).all()
-    assert decisions.allowed[np.arange(5), drawn.choices].all()
+    assert (sampled.choices == path[:, -1]).all()
+    assert decisions.allowed[np.arange(5), sampled.choices].all()
   # Half from the best; the CPU is as fast as a GPU for c and e alone.
   assert tuple(sampler.best) in starts and 5 < len(starts) < 15
   assert 2 not in {device for s in starts for device in s[:2]}
+
+
+def test_ancestors_of_cyclic_groups_follow_the_visiting_order():
+  """a and d as one group feed b and c and are fed by them."""
+  seen = placeto_features.extract(diamond([0, 1, 2, 0, 3]))
+  assert seen.feeds[0].tolist() == [0, 1, 1, 0]
+  assert seen.ancestors.tolist() == [
+    [0, 0, 0, 0],
+    [1, 0, 0, 0],
+    [1, 0, 0, 0],
+    [0, 0, 0, 0],
+  ]

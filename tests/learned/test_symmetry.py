@@ -61,14 +61,3 @@ def test_renaming_never_changes_the_step_time():
   assert (
     logits[at, likeliest].sum(axis=1) >= logits[at, choices].sum(axis=1)
   ).all()
-
-
-def test_a_certain_policy_keeps_its_names():
-  choices = np.array([[0, 1, 2, 1]], np.int32)
-  logits = np.full((4, 3), -9.0)
-  logits[np.arange(4), choices[0]] = 0.0
-  classes = np.zeros(3, np.int32)
-  assert symmetry.likeliest(choices, logits, classes).tolist() == [[0, 1, 2, 1]]
-  # The same placement under other names is given the policy's own.
-  swapped = np.array([[1, 0, 2, 0]], np.int32)
-  assert symmetry.likeliest(swapped, logits, classes).tolist() == [[0, 1, 2, 1]]

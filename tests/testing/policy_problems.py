@@ -69,10 +69,10 @@ class UniformPolicy:
     return self._sizes
 
   def run(self, function, arrays):
-    from tfplace.learned.ordered.decoding import BASE
+    from tfplace.learned.ordered.decoding import IS_BASE
 
     if function == "head":
       return uniform_head(1)[2:]
     head = uniform_head(len(next(iter(arrays))))
-    head.slope[:, BASE] = self._keeping
+    head.slope[:, IS_BASE] = self._keeping
     return head[:2]

@@ -1,4 +1,4 @@
-"""Decisions of a policy and samples of their devices (NumPy only).
+"""Decisions of a policy (NumPy only).
 
 A policy makes one decision per colocation group, or per coarse group of a large
 graph.
@@ -7,7 +7,7 @@ graph.
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -224,86 +224,3 @@ def _in_order(
   decision_of_group = np.empty(problem.num_groups, np.int32)
   decision_of_group[order] = rank[inverse.reshape(-1)]
   return decision_of_group[problem.group_of]
-
-
-def sample(
-  logits: np.ndarray,
-  number: int,
-  rng: np.random.Generator,
-  groupings: Sequence[np.ndarray] = (),
-  temperatures: Sequence[float] = (1.0,),
-) -> np.ndarray:
-  """Samples [number, N] int32 choices from [N, D] logits (Gumbel trick).
-
-  Args:
-    groupings, temperatures: See `shared_noise`.
-  """
-  count, devices = logits.shape
-  noise = shared_noise(rng, number, count, devices, groupings, temperatures)
-  result = np.empty((number, count), np.int32)
-  for row, mine in zip(result, noise, strict=True):
-    row[:] = (logits + mine).argmax(axis=-1)
-  return result
-
-
-def shared_noise(
-  rng: np.random.Generator,
-  number: int,
-  count: int,
-  devices: int,
-  groupings: Sequence[np.ndarray] = (),
-  temperatures: Sequence[float] = (1.0,),
-) -> Iterator[np.ndarray]:
-  """Yields `number` arrays [count, devices] of float32 Gumbel noise.
-
-  Args:
-    count: Decisions per placement, N.
-    devices: Devices per decision.
-    groupings: Groupings, each [N], which placements use in turn. Decisions of
-      one group get the same noise. They move together, yet each follows the
-      distribution of the policy.
-    temperatures: Temperatures of equal consecutive shares of the placements.
-      Above 1, samples are closer to uniform.
-  """
-  for row in range(number):
-    grouping = groupings[row % len(groupings)] if groupings else None
-    size = count if grouping is None else int(grouping.max(initial=0)) + 1
-    noise = rng.gumbel(size=(size, devices)).astype(np.float32)
-    noise *= np.float32(temperatures[row * len(temperatures) // number])
-    yield noise if grouping is None else noise[grouping]
-
-
-def decoding_noise(
-  rng: np.random.Generator,
-  samples: int,
-  steps: int,
-  devices: int,
-  groupings: Sequence[np.ndarray] = (),
-) -> np.ndarray:
-  """Samples [1 + samples, steps, devices] float32 decoding noise.
-
-  The first row is zeros, which decodes the most probable placement. The others
-  are `shared_noise`.
-  """
-  noise = np.zeros((samples + 1, steps, devices), np.float32)
-  noises = shared_noise(rng, samples, steps, devices, groupings)
-  for row, mine in zip(noise[1:], noises, strict=True):
-    row[:] = mine
-  return noise
-
-
-def greedy_and_samples(
-  logits: np.ndarray, samples: int, rng: np.random.Generator
-) -> np.ndarray:
-  """Returns [1 + samples, N] int32: greedy choices, then samples.
-
-  `logits` are [N, choices]. Inverse transform sampling takes one random number
-  per decision, where `sample` takes one per decision and choice.
-  """
-  weight = np.exp(logits - logits.max(axis=1, keepdims=True), dtype=np.float64)
-  bound = np.cumsum(weight, axis=1)
-  bound /= bound[:, -1:]
-  rows = [logits.argmax(axis=1)]
-  for _ in range(samples):
-    rows.append((bound <= rng.random((len(logits), 1))).sum(axis=1))
-  return np.stack(rows).astype(np.int32)

@@ -6,9 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.training.toy.placer import SIGNATURE, extract
-from tfplace.learned.decisions import sample
 from tfplace.learned.export import as_function
-from tfplace.learned.policy_format import Exportable
+from tfplace.learned.sampling import sample
 from tfplace.learned.train.learner import (
   IMITATION_RATE,
   Learner,
@@ -78,10 +77,5 @@ class ToyLearner(Learner):
       policy_loss=float(loss),
     )
 
-  def exportable(self):
-    return Exportable(
-      strategy="toy",
-      network=dataclasses.asdict(self.sizes),
-      variables=list(self.policy.variables),
-      functions={"logits": as_function(self.policy, SIGNATURE)},
-    )
+  def _functions(self, network):
+    return {"logits": as_function(network, SIGNATURE)}

@@ -17,9 +17,9 @@ from tfplace.learned.encoder import features
 from tfplace.learned.gdp.learner import (
   NetworkConfig,
   PlacementNetwork,
-  exportable,
+  functions,
 )
-from tfplace.learned.policy_format import INFO_FILE
+from tfplace.learned.policy_format import INFO_FILE, Exportable
 from tfplace.learned.train.checkpoints import restore_network
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
@@ -28,6 +28,11 @@ SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 def extracted(num_ops, devices):
   problem = problem_of(random_graph(num_ops, num_ops), gpus(devices))
   return features.extract(group_decisions(problem), axes=SMALL.axes)
+
+
+def exportable(network):
+  sizes = dataclasses.asdict(network.config)
+  return Exportable("gdp", sizes, network.variables, functions(network))
 
 
 @pytest.fixture(scope="module")

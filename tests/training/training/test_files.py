@@ -2,6 +2,7 @@
 and never half of a policy.
 """
 
+import dataclasses
 import json
 import os
 import resource
@@ -14,20 +15,18 @@ import tensorflow as tf
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.errors import TrainingError
 from tfplace.formats import files
-from tfplace.learned import export, policy_format
+from tfplace.learned import export
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
 from tfplace.learned.gdp.learner import (
   NetworkConfig,
   PlacementNetwork,
-  exportable,
+  functions,
 )
-from tfplace.learned.policy_format import INFO_FILE
+from tfplace.learned.policy_format import INFO_FILE, Exportable
 from tfplace.learned.train import targets
 from tfplace.learned.train.checkpoints import Checkpoints, JsonState
-from tfplace.learned.train.tasks import Task
-from tfplace.learned.train.trainer import Trainer
 from tfplace.simulate import Simulator
 
 DAMAGES = ("empty", "cut", "flipped", "folder")
@@ -83,17 +82,6 @@ def test_a_damaged_checkpoint_is_named_and_not_taken_for_none(
   assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
 
 
-def test_a_damaged_older_checkpoint_is_nobodys_loss(tmp_path):
-  saved_run(tmp_path)
-  for name in NEWEST[1:]:
-    damage(tmp_path / name.replace("2", "1"), "cut")
-  kept, variable, state = run_of(tmp_path)
-  assert kept.restore()
-  assert state.value["done"] == 2 and float(variable[0]) == 2.0
-  (tmp_path / "checkpoint").unlink()  # Without an index a run begins anew.
-  assert not run_of(tmp_path)[0].restore()
-
-
 def test_checkpoint_of_other_settings_is_rejected(tmp_path):
   def kept(settings):
     return Checkpoints(
@@ -129,18 +117,6 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_last_one(tmp_path, request):
   again, variable, state = run_of(tmp_path, size)
   assert again.restore()
   assert state.value["done"] == 2 and float(variable[0]) == 2.0
-
-
-def test_scalars_that_cannot_be_written_are_named(tmp_path):
-  (tmp_path / "logs").write_text("no folder")
-  problem = problem_of(random_graph(5, seed=1), gpus(2))
-  decisions = group_decisions(problem)
-  task = Task(decisions, Simulator(problem), 1.0, np.zeros(5, np.int32))
-  config = TrainConfig(
-    *("gdp", str(tmp_path)), network=SMALL, imitation_steps=1, iterations=1
-  )
-  with pytest.raises(TrainingError, match=f"'{tmp_path}/logs' cannot be"):
-    Trainer([task], config).run()
 
 
 def demonstrated(tmp_path):
@@ -179,7 +155,8 @@ def policy():
   network = PlacementNetwork(SMALL)
   decisions = group_decisions(problem_of(random_graph(5, 5), gpus(2)))
   network(features.extract(decisions, axes=SMALL.axes).tensors())
-  return exportable(network)
+  sizes = dataclasses.asdict(network.config)
+  return Exportable("gdp", sizes, network.variables, functions(network))
 
 
 def content(folder):
@@ -222,11 +199,3 @@ def test_a_link_to_a_policy_stays_one(tmp_path, policy):
   export.export_policy(policy, tmp_path / "policy")
   assert os.path.islink(tmp_path / "policy")
   assert json.loads((tmp_path / "there" / INFO_FILE).read_text())
-
-
-def test_a_place_for_no_policy_is_known_before(tmp_path, policy):
-  (tmp_path / "file").write_text("")
-  for target in ("/proc/policy", tmp_path / "file" / "x"):
-    with pytest.raises(TrainingError, match=f"'{target}'"):
-      policy_format.check_export_dir(target)
-      export.export_policy(policy, target)

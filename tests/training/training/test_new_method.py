@@ -1,13 +1,8 @@
 """A learned method is one folder and one line of `registry.STRATEGIES`."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tests.testing.slow import SLOW
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
@@ -15,18 +10,6 @@ from tfplace.learned import learner_type, policies
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.train.trainer import finish, open_trainer
 from tfplace.placers import registry
-
-EACH_MODULE_FIRST = """
-import importlib, pkgutil, sys
-import tfplace.learned
-names = [m.name for m in pkgutil.walk_packages(
-  tfplace.learned.__path__, "tfplace.learned.")]
-assert len(names) > 25
-for name in names:
-  for loaded in [m for m in sys.modules if m.startswith("tfplace.learned")]:
-    del sys.modules[loaded]
-  importlib.import_module(name)
-"""
 
 
 @pytest.fixture
@@ -62,18 +45,6 @@ def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
     policies.load_policy(tmp_path / "policy", "rnn")
   with pytest.raises(TrainingError, match="no policy of strategy 'toy' ships"):
     registry.get_placer("toy").place(problem, Simulator(problem), Budget(9), 0)
-
-
-@SLOW
-def test_modules_import_in_any_order():
-  done = subprocess.run(
-    [sys.executable, "-c", EACH_MODULE_FIRST],
-    env=dict(os.environ),
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_what_is_not_set_is_the_strategys_own():

@@ -1,12 +1,13 @@
-"""PPO for whole placements, with an importance ratio per decision.
+"""PPO of tf-agents for placements: an episode has a step per decision.
 
-The joint ratio of thousands of choices would be clipped or explode at the first
-update. Observations index a `GraphBank`, so trajectories store no copies of
-graphs.
+Steps share the advantage of their placement and have importance ratios of their
+own: the joint ratio of thousands of choices would be clipped or explode at the
+first update. Observations index a `GraphBank`, so trajectories store no copies
+of graphs.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,15 @@ from tfplace.learned.policy_format import PolicyInputs
 from tfplace.learned.train import (
   network,
   ppo_clip_agent,
-  ppo_utils,
   tensor_spec,
-  tf_agent,
   tfp,
+  trajectory,
 )
 from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.learner import MAX_GRADIENT_NORM, margins
 
-GRAPH = "graph"  # Part of every observation: the index of the graph.
+# Parts of every observation: indices of the graph and of the decision.
+GRAPH, DECISION = "graph", "decision"
 EPOCHS = 4  # Passes over the samples (a public re-creation of GO: 4).
 CLIP = 0.2  # Bound on the importance ratio of each decision (PPO, GO: 0.2).
 # Clipped fraction of decisions above which no further epoch runs.
@@ -41,10 +42,8 @@ class GraphBank(tf.Module):
     signature: Signature of each graph's `tensors()`, at least.
 
   Attributes:
-    max_decisions: Maximum number of decisions of a graph.
     max_devices: Maximum number of devices of a graph.
-    num_decisions: [G] int32.
-    graph_spec: Bounded spec of a graph index, which agents sample.
+    spec: Bounded specs of `GRAPH` and `DECISION`, which agents sample.
   """
 
   def __init__(
@@ -52,45 +51,50 @@ class GraphBank(tf.Module):
   ) -> None:
     super().__init__(name="graph_bank")
     self._signature = signature
-    self.max_decisions = max(g.num_decisions for g in graphs)
     self.max_devices = max(g.num_devices for g in graphs)
-    self.num_decisions = tf.constant([g.num_decisions for g in graphs])
-    self.graph_spec = tensor_spec.BoundedTensorSpec(
-      (), tf.int32, 0, len(graphs) - 1, GRAPH
-    )
+    # Every graph has at least one decision.
+    bounds = {GRAPH: len(graphs) - 1, DECISION: 0}
+    self.spec = {
+      name: tensor_spec.BoundedTensorSpec((), tf.int32, 0, most, name)
+      for name, most in bounds.items()
+    }
     self._fields = {}
     for field in graphs[0].tensors():
       arrays = [g.tensors()[field] for g in graphs]
       shapes = np.array([array.shape for array in arrays], np.int32)
-      bounds = np.concatenate(([0], np.cumsum([a.size for a in arrays])))
+      ends = np.concatenate(([0], np.cumsum([a.size for a in arrays])))
       joined = tf.constant(np.concatenate([a.ravel() for a in arrays]))
-      self._fields[field] = (joined, tf.constant(bounds), shapes)
+      self._fields[field] = (joined, tf.constant(ends), shapes)
 
   def get(self, graph: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns `PolicyInputs.tensors()` of a graph by scalar index."""
     result = {}
-    for field, (joined, bounds, shapes) in self._fields.items():
-      part = joined[bounds[graph] : bounds[graph + 1]]
+    for field, (joined, ends, shapes) in self._fields.items():
+      part = joined[ends[graph] : ends[graph + 1]]
       array = tf.reshape(part, tf.constant(shapes)[graph])
       result[field] = tf.ensure_shape(array, self._signature[field][0])
     return result
 
 
 class PlacementActor(network.Network):
-  """Network from observations to distributions over placements.
+  """Network from observations of one graph to distributions over devices.
 
-  A batch contains one graph. Padding decisions choose the first device with
-  probability 1, so that their log-probability, ratio and entropy are always 0,
-  1 and 0.
+  Args:
+    policy: Network of the policy.
+    more: Specs of observations besides those of the bank.
   """
 
-  def __init__(self, bank: GraphBank, observation_spec: dict[str, Any]) -> None:
-    super().__init__(input_tensor_spec=observation_spec, name="actor")
-    self.bank = bank
+  def __init__(
+    self, bank: GraphBank, policy: Any, more: Mapping[str, Any] | None = None
+  ) -> None:
+    super().__init__(
+      input_tensor_spec={**bank.spec, **(more or {})}, name="actor"
+    )
+    self._bank, self._policy = bank, policy
 
   @abc.abstractmethod
   def logits(self, observation: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Maps [...] observations to [..., max_decisions, max_devices] logits."""
+    """Maps [...] observations to [..., max_devices] logits."""
 
   def call(
     self,
@@ -99,19 +103,17 @@ class PlacementActor(network.Network):
     network_state: Any = (),
     training: bool = False,
   ) -> tuple[tfp.distributions.Distribution, Any]:
-    """Maps [...] observations to a distribution over [..., max_decisions]."""
+    """Maps [...] observations to distributions over devices."""
     logits = self.logits(observation)
-    shape = self.bank.max_decisions, self.bank.max_devices
-    logits.set_shape([*observation[GRAPH].shape, *shape])
-    choices = tfp.distributions.Categorical(logits=logits, dtype=tf.int32)
-    return tfp.distributions.Independent(choices, 1), network_state
+    logits.set_shape([*observation[GRAPH].shape, self._bank.max_devices])
+    return tfp.distributions.Categorical(logits, dtype=tf.int32), network_state
 
 
 class NoValue(network.Network):
   """Value network of zeros without weights, for tf-agents' PPO.
 
-  An episode is one step of one graph. The best possible prediction is the same
-  for all placements of the graph, and the mean reward of the batch is better.
+  The best possible prediction is the same for all placements of a graph, and
+  the mean reward of the batch is better.
   """
 
   def __init__(self, observation_spec: dict[str, Any]) -> None:
@@ -128,28 +130,24 @@ class NoValue(network.Network):
     return tf.zeros_like(observation[GRAPH], tf.float32), network_state
 
 
-class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
-  """`PPOClipAgent` with a clipped importance ratio per decision.
+class PlacementAgent(ppo_clip_agent.PPOClipAgent):
+  """`PPOClipAgent` whose advantages are leads of the elite.
 
-  The decisions of a placement share its advantage. Losses are means over the
-  decisions of the graph without padding. The baseline is the mean reward of the
-  batch, which contains one graph. No default of tf-agents is used.
+  No default of tf-agents is used.
 
   Attributes:
     adam: Optimizer, with its slots.
   """
 
-  def __init__(self, actor: PlacementActor, config: TrainConfig) -> None:
+  def __init__(
+    self, bank: GraphBank, actor: PlacementActor, config: TrainConfig
+  ) -> None:
     self._elite = config.elite
-    self._num_decisions = actor.bank.num_decisions
-    self._max_decisions = actor.bank.max_decisions
     self.adam = tf.keras.optimizers.Adam(config.learning_rate)
     super().__init__(
       ts.time_step_spec(actor.input_tensor_spec),
-      # [max_decisions] devices, padded beyond the decisions of the graph.
       tensor_spec.BoundedTensorSpec(
-        (self._max_decisions,),
-        *(tf.int32, 0, actor.bank.max_devices - 1, "devices"),
+        (), tf.int32, 0, bank.max_devices - 1, "device"
       ),
       optimizer=self.adam,
       actor_net=actor,
@@ -162,13 +160,13 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
       shared_vars_l2_reg=0.0,
       value_pred_loss_coef=0.0,
       num_epochs=1,  # Learners call `train` once per epoch, which traces less.
-      discount_factor=1.0,  # One-step episodes.
+      discount_factor=1.0,
       lambda_value=1.0,
       use_gae=False,
       use_td_lambda_return=False,
       compute_value_and_advantage_in_train=True,
       normalize_rewards=False,  # Rewards are relative to each graph's baseline.
-      # Observations are devices and graph indices.
+      # Observations are devices and indices.
       normalize_observations=False,
       log_prob_clipping=0.0,
       gradient_clipping=MAX_GRADIENT_NORM,
@@ -181,34 +179,6 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     # Creates the optimizer slots, which a checkpoint must find.
     self.adam.build(actor.trainable_weights)
 
-  def get_loss(
-    self,
-    time_steps: ts.TimeStep,
-    actions: tf.Tensor,
-    act_log_probs: tf.Tensor,
-    returns: tf.Tensor,
-    normalized_advantages: tf.Tensor,
-    action_distribution_parameters: Any,
-    *args: Any,
-    **kwargs: Any,
-  ) -> tf_agent.LossInfo:
-    """Computes the loss with old log-probabilities per decision, not joint."""
-    old = ppo_utils.distribution_from_spec(
-      self._action_distribution_spec,
-      action_distribution_parameters,
-      legacy_distribution_network=False,
-    )
-    return super().get_loss(
-      time_steps,
-      actions,
-      old.distribution.log_prob(actions),
-      returns,
-      normalized_advantages,
-      action_distribution_parameters,
-      *args,
-      **kwargs,
-    )
-
   def compute_advantages(
     self,
     rewards: tf.Tensor,
@@ -216,60 +186,48 @@ class PerDecisionPPOAgent(ppo_clip_agent.PPOClipAgent):
     discounts: tf.Tensor,
     value_preds: tf.Tensor,
   ) -> tf.Tensor:
-    """Returns [B, 1] `margins` of the returns minus their batch mean.
+    """Returns [B, N] `margins` of the returns minus their batch mean.
 
-    `value_preds` are zeros (`NoValue`). tf-agents then divides by the standard
-    deviation over [B, 2], whose second column is padding. Centered values keep
-    their mean of 0 there.
+    The returns of a placement's decisions are its reward. tf-agents then
+    divides by the standard deviation over [B, N + 1], whose last column is
+    padding. Centered values keep their mean of 0 there.
     """
-    returns = margins(returns, self._elite)
-    return returns - tf.reduce_mean(returns)
+    lead = margins(returns[:, :1], self._elite)
+    return tf.zeros_like(returns) + lead - tf.reduce_mean(lead)
 
-  def policy_gradient_loss(
-    self,
-    time_steps: ts.TimeStep,
-    actions: tf.Tensor,
-    sample_action_log_probs: tf.Tensor,
-    advantages: tf.Tensor,
-    current_policy_distribution: tfp.distributions.Independent,
-    weights: tf.Tensor,
-    debug_summaries: bool = False,
-  ) -> tf.Tensor:
-    """Computes the mean clipped objective over decisions.
 
-    Args:
-      time_steps: [B, T] of one graph.
-      actions: [B, T, max_decisions] devices.
-      sample_action_log_probs: [B, T, max_decisions] at sampling time.
-      advantages: [B, T].
-      current_policy_distribution: Distribution over [B, T, max_decisions].
-      weights: [B, T], 0 where a step is padding.
-    """
-    log_probs = current_policy_distribution.distribution.log_prob(actions)
-    ratio = tf.exp(log_probs - sample_action_log_probs)
-    bounded = tf.clip_by_value(ratio, 1.0 - CLIP, 1.0 + CLIP)
-    advantages = advantages[..., None]
-    objective = tf.minimum(ratio * advantages, bounded * advantages)
-    count = self._counts(time_steps)[..., None]
-    mask = tf.cast(tf.range(self._max_decisions) < count, tf.float32)
-    mask *= weights[..., None]
-    total = tf.maximum(tf.reduce_sum(mask), 1.0)
-    outside = tf.cast(tf.abs(ratio - 1.0) > CLIP, tf.float32)
-    self._clip_fraction = tf.reduce_sum(outside * mask) / total
-    return -tf.reduce_sum(objective * mask) / total
+def episodes(
+  observation: Mapping[str, np.ndarray],
+  logits: tf.Tensor,
+  choices: np.ndarray,
+  rewards: np.ndarray,
+) -> trajectory.Trajectory:
+  """Builds [B, N + 1] steps of B placements: N decisions and a boundary.
 
-  def entropy_regularization_loss(
-    self,
-    time_steps: ts.TimeStep,
-    entropy: tf.Tensor,
-    weights: tf.Tensor,
-    debug_summaries: bool = False,
-  ) -> tf.Tensor:
-    """Returns the entropy loss per decision; `entropy` is a [B, T] sum."""
-    each = entropy / tf.cast(self._counts(time_steps), tf.float32)
-    total = tf.maximum(tf.reduce_sum(weights), 1.0)
-    return -self._entropy_regularization * tf.reduce_sum(each * weights) / total
-
-  def _counts(self, time_steps: ts.TimeStep) -> tf.Tensor:
-    """Returns the numbers of decisions, [B, T]."""
-    return tf.gather(self._num_decisions, time_steps.observation[GRAPH])
+  Args:
+    observation: Arrays [B, N, ...].
+    logits: [B, N, max_devices] at sampling time.
+    choices: [B, N] devices.
+    rewards: [B], given for the last decision.
+  """
+  number, count = choices.shape
+  step_type = np.full((number, count + 1), ts.StepType.MID, np.int32)
+  step_type[:, 0], step_type[:, -1] = ts.StepType.FIRST, ts.StepType.LAST
+  reward = np.zeros(step_type.shape, np.float32)
+  reward[:, count - 1] = rewards
+  discount = np.ones(step_type.shape, np.float32)
+  discount[:, count - 1] = 0.0
+  # The boundary is masked; it repeats the last decision.
+  observation, choices, logits = tf.nest.map_structure(
+    lambda x: tf.concat((x, x[:, -1:]), axis=1),
+    (dict(observation), choices.astype(np.int32), logits),
+  )
+  return trajectory.Trajectory(
+    tf.constant(step_type),
+    observation,
+    choices,
+    {"dist_params": {"logits": logits}},
+    tf.constant(np.roll(step_type, -1, axis=1)),
+    tf.constant(reward),
+    tf.constant(discount),
+  )

@@ -9,8 +9,6 @@ import tensorflow as tf
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.encoder import agent, features
 from tfplace.learned.policy_format import Exportable
-from tfplace.learned.train import policy_step, trajectory
-from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.learner import (
   IMITATION_RATE,
   Learner,
@@ -29,8 +27,8 @@ _DECAY = 0.998
 class EncoderLearner(Learner):
   """Learner of a policy with a graph encoder: imitation and PPO.
 
-  A PPO iteration is a batch of one-step episodes on one graph. One sample is
-  the best placement so far (self-imitation, Oh et al. 2018, with the clipped
+  A PPO iteration is a batch of placements of one graph. One of them is the
+  best placement so far (self-imitation, Oh et al. 2018, with the clipped
   objective), so that a rare success is not lost in the noise of thousands of
   decisions.
 
@@ -46,17 +44,24 @@ class EncoderLearner(Learner):
     signature = features.signature(self.sizes.axes)
     self._bank = agent.GraphBank(self.inputs, signature)
     self.policy = self._make_network()
-    recomputes = self._bank.max_decisions > _RECOMPUTE_ABOVE
-    self.policy.recomputes = recomputes
-    self._ppo = agent.PerDecisionPPOAgent(self._make_actor(), config)
+    most = max(seen.num_decisions for seen in self.inputs)
+    self.policy.recomputes = most > _RECOMPUTE_ABOVE
+    actor = self._make_actor()
+    self._ppo = agent.PlacementAgent(self._bank, actor, config)
     self.imitation_optimizer = self._adam(IMITATION_RATE)
     self._updates = tf.Variable(0, name="updates")
     self._average = tf.train.ExponentialMovingAverage(_DECAY, self._updates)
     self._average.apply(self.policy.variables)
-    self._train = tf.function(self._ppo.train, autograph=False)
-    self._look = tf.function(self._distribution, autograph=False)
-    self._imitate = tf.function(self._imitation_step, autograph=False)
-    self._add_to_average = tf.function(self._averaging_step, autograph=False)
+    self._train, self._logits, self._imitate, self._add_to_average = (
+      # Graphs differ in their numbers of decisions.
+      tf.function(function, autograph=False, reduce_retracing=True)
+      for function in (
+        self._ppo.train,
+        actor.logits,
+        self._imitation_step,
+        self._averaging_step,
+      )
+    )
 
   # Methods in which the policies differ.
 
@@ -65,17 +70,16 @@ class EncoderLearner(Learner):
     """Builds the actor around `policy`."""
 
   @abc.abstractmethod
-  def _export(self, network: Any) -> Exportable:
-    """Returns a network as plain TensorFlow functions."""
-
-  @abc.abstractmethod
   def _sample(
     self, graph: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, np.ndarray, ts.TimeStep, dict[str, Any]]:
-    """Returns [1 + B, N] choices, their step times and `_episodes` of B.
+  ) -> tuple[np.ndarray, dict[str, np.ndarray], tf.Tensor]:
+    """Samples placements.
 
-    The first row contains the most probable choices, which PPO does not use.
-    The last row is the best placement so far, if there is one.
+    Returns:
+      [1 + B, N] choices, of which the first row has the most probable ones,
+      which PPO does not use, and the last row the best placement so far, if
+      there is one; observations [B, N, ...] of the other rows; and their
+      [B, N, max_devices] logits.
     """
 
   @abc.abstractmethod
@@ -119,42 +123,37 @@ class EncoderLearner(Learner):
     averaged = self._make_network()
     for weight, average in zip(averaged.variables, self._averages, strict=True):
       weight.assign(average)
-    return self._export(averaged)
+    return self._exported(averaged)
 
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one PPO iteration: samples and evaluates placements, updates."""
     task = self._tasks[graph]
-    choices, (greedy_us, *sample_us), first, info = self._sample(graph, rng)
+    choices, observation, logits = self._sample(graph, rng)
+    greedy_us, *sample_us = task.evaluate(choices)
     rewards = log_rewards(np.array(sample_us), task.baseline_us)
-    last = ts.termination(first.observation, rewards)
-    count = task.decisions.num_decisions
-    actions = np.zeros((len(rewards), self._bank.max_decisions), np.int32)
-    actions[:, :count] = choices[1:]
-    experience = _trajectory(first, last, actions, info)
+    experience = agent.episodes(observation, logits, choices[1:], rewards)
     for _ in range(agent.EPOCHS):
       loss = self._train(experience).extra
       if loss.clip_fraction > agent.MAX_CLIP_FRACTION:
         break
     self._add_to_average()
-    logits = logits_of(info)[:, :count]
     return Step(
       reward=float(rewards.mean()),
       greedy_us=float(greedy_us),
       sample_us=task.baseline_us * float(np.exp(-np.median(rewards))),
-      entropy=mean_entropy(logits.reshape(-1, logits.shape[-1])),
+      entropy=mean_entropy(logits.numpy().reshape(-1, logits.shape[-1])),
       clip_fraction=float(loss.clip_fraction),
       policy_loss=float(loss.policy_gradient_loss),
     )
 
-  def _episodes(
-    self, observation: dict[str, np.ndarray]
-  ) -> tuple[ts.TimeStep, dict[str, Any]]:
-    """Returns the first step of B episodes and its `dist_params`."""
-    first = ts.restart(observation, batch_size=self._config.samples)
-    return first, self._look(tf.nest.map_structure(tf.convert_to_tensor, first))
-
-  def _distribution(self, time_step: ts.TimeStep) -> dict[str, Any]:
-    return self._ppo.collect_policy.distribution(time_step).info
+  def _indices(self, graph: int) -> dict[str, np.ndarray]:
+    """Returns [B, N] observations `GRAPH` and `DECISION`."""
+    shape = self._config.samples, self.inputs[graph].num_decisions
+    decision = np.arange(shape[1], dtype=np.int32)
+    return {
+      agent.GRAPH: np.full(shape, graph, np.int32),
+      agent.DECISION: np.broadcast_to(decision, shape),
+    }
 
   def _imitation_step(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
     with tf.GradientTape() as tape:
@@ -165,20 +164,3 @@ class EncoderLearner(Learner):
   def _averaging_step(self) -> None:
     self._updates.assign_add(1)
     self._average.apply(self.policy.variables)
-
-
-def logits_of(info: dict[str, Any]) -> np.ndarray:
-  """Returns the [B, max_decisions, max_devices] logits of `_episodes`."""
-  return info["dist_params"]["distribution"]["logits"].numpy()
-
-
-def _trajectory(
-  first: ts.TimeStep, last: ts.TimeStep, actions: np.ndarray, info: dict
-) -> trajectory.Trajectory:
-  """Builds [B, 2] steps: a one-step episode and its masked boundary."""
-  step = policy_step.PolicyStep(actions, (), info)
-  pair = (
-    trajectory.from_transition(first, step, last),
-    trajectory.from_transition(last, step, first),
-  )
-  return tf.nest.map_structure(lambda *parts: tf.stack(parts, axis=1), *pair)

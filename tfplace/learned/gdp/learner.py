@@ -7,14 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core import symmetry
-from tfplace.learned.decisions import NEVER, sample
+from tfplace.learned.decisions import NEVER
 from tfplace.learned.encoder import features
-from tfplace.learned.encoder.agent import GRAPH, GraphBank, PlacementActor
-from tfplace.learned.encoder.learner import EncoderLearner, logits_of
+from tfplace.learned.encoder.agent import DECISION, GRAPH, PlacementActor
+from tfplace.learned.encoder.learner import EncoderLearner
 from tfplace.learned.encoder.network import Encoder, EncoderConfig
 from tfplace.learned.export import as_function
-from tfplace.learned.policy_format import Exportable
-from tfplace.learned.train import time_step as ts
+from tfplace.learned.sampling import sample
 from tfplace.learned.train.learner import SMOOTHING, imitation_loss
 
 
@@ -77,42 +76,21 @@ class PlacementNetwork(Encoder):
     return logits + product * self._pair_units**-0.5
 
 
-def exportable(network: PlacementNetwork) -> Exportable:
-  """Exports `logits`: `Features.tensors()`, in order -> [N, D]."""
+def functions(network: PlacementNetwork) -> dict[str, Any]:
+  """Returns `logits`: `Features.tensors()`, in order -> [N, D]."""
   signature = features.signature(network.config.axes)
-  return Exportable(
-    strategy="gdp",
-    network=dataclasses.asdict(network.config),
-    variables=list(network.variables),
-    functions={"logits": as_function(lambda **seen: network(seen), signature)},
-  )
+  return {"logits": as_function(lambda **seen: network(seen), signature)}
 
 
 class GdpActor(PlacementActor):
-  """Runs the policy once per batch and repeats its logits."""
-
-  def __init__(self, bank: GraphBank, policy: PlacementNetwork) -> None:
-    super().__init__(bank, {GRAPH: bank.graph_spec})
-    self._policy = policy
+  """Runs the policy once for all observations of a graph."""
 
   def logits(self, observation: dict[str, tf.Tensor]) -> tf.Tensor:
-    graph = observation[GRAPH]
-    logits = self.padded_logits(tf.reshape(graph, [-1])[0])
-    shape = tf.concat([tf.shape(graph), tf.shape(logits)], axis=0)
-    return tf.broadcast_to(logits, shape)
-
-  def padded_logits(self, graph: tf.Tensor) -> tf.Tensor:
-    """Maps a scalar graph index to [max_decisions, max_devices] logits."""
-    bank = self.bank
-    logits = self._policy(bank.get(graph))
-    decisions, devices = tf.unstack(tf.shape(logits))
-    more = bank.max_decisions - decisions
-    logits = tf.pad(
-      logits, [[0, 0], [0, bank.max_devices - devices]], constant_values=NEVER
-    )
-    padding = tf.where(tf.range(bank.max_devices) == 0, 0.0, NEVER)
-    padding = tf.repeat(padding[None], more, axis=0)
-    return tf.concat([logits, padding], axis=0)
+    graph = tf.reshape(observation[GRAPH], [-1])[0]
+    logits = self._policy(self._bank.get(graph))
+    more = self._bank.max_devices - tf.shape(logits)[1]
+    logits = tf.pad(logits, [[0, 0], [0, more]], constant_values=NEVER)
+    return tf.gather(logits, observation[DECISION])
 
 
 class GdpLearner(EncoderLearner):
@@ -124,13 +102,11 @@ class GdpLearner(EncoderLearner):
   def _make_actor(self) -> GdpActor:
     return GdpActor(self._bank, self.policy)
 
-  def _export(self, network: PlacementNetwork) -> Exportable:
-    return exportable(network)
+  def _functions(self, network: PlacementNetwork) -> dict[str, Any]:
+    return functions(network)
 
   def imitate(self, graph: int) -> float:
-    target = np.zeros(self._bank.max_decisions, np.int32)
-    task = self._tasks[graph]
-    target[: len(task.target)] = task.target
+    target = self._tasks[graph].target.astype(np.int32)
     loss = float(self._imitate(tf.constant(graph), tf.constant(target)))
     self._add_to_average()
     return loss
@@ -139,21 +115,19 @@ class GdpLearner(EncoderLearner):
     (target,) = given
     inputs = self._bank.get(graph)
     logits = self.policy(inputs)
-    target = target[: tf.shape(logits)[0]]
     return imitation_loss(logits, inputs["allowed"], target, SMOOTHING)
 
   def _sample(
     self, graph: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, np.ndarray, ts.TimeStep, dict[str, Any]]:
-    task, number = self._tasks[graph], self._config.samples
-    first, info = self._episodes({GRAPH: np.full(number, graph, np.int32)})
-    decisions = task.decisions
-    logits = logits_of(info)[0, : decisions.num_decisions, : len(task.classes)]
-    drawn = sample(logits, number, rng, decisions.explorations)
+  ) -> tuple[np.ndarray, dict[str, np.ndarray], tf.Tensor]:
+    task, observation = self._tasks[graph], self._indices(graph)
+    every = self._logits(observation)
+    logits = every.numpy()[0, :, : len(task.classes)]
+    explorations = task.decisions.explorations
+    choices = sample(logits, self._config.samples, rng, explorations)
     # Identical devices get their most probable names.
-    drawn = symmetry.likeliest(drawn, logits, task.classes)
+    choices = symmetry.likeliest(choices, logits, task.classes)
     if task.best is not None:
-      drawn[-1] = task.best
+      choices[-1] = task.best
     greedy = logits.argmax(axis=1).astype(np.int32)
-    choices = np.concatenate((greedy[None], drawn))
-    return choices, task.evaluate(choices), first, info
+    return np.concatenate((greedy[None], choices)), observation, every

@@ -9,9 +9,10 @@ import numpy as np
 
 from tfplace.errors import PlacementError
 from tfplace.learned import policies
-from tfplace.learned.decisions import group_decisions, sample
+from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
 from tfplace.learned.policies import PolicyPlacer
+from tfplace.learned.sampling import sample
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker

@@ -16,7 +16,24 @@ from tfplace.simulate import engine
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 from tfplace.simulate.links import Links, arrival_us
 
-NUM_FEATURES = 14  # of a decision on a device
+# Features of a decision on a device. Times and sizes are scaled by `_size`.
+(
+  CRITICAL_WORK,
+  CRITICAL_SHARE,  # of the decision's work
+  SOFTLY_CRITICAL_SHARE,
+  CRITICAL_WAIT,  # for the device
+  FROM_DEVICE,  # transfers on the critical path
+  TO_DEVICE,
+  BUSY_SHARE,  # of the device meanwhile
+  OCCUPIED_SHARE,
+  LATE_IN,
+  INPUT_DELAY,
+  LATE_OUT,
+  SENT,
+  WORK,
+  LATE,
+) = range(14)
+NUM_FEATURES = 1 + LATE
 
 _BINS = 2048  # of the step, to look up how busy a device is
 _KEPT = 4  # Schedules to cache; each chain of a search has its own placement.
@@ -108,7 +125,7 @@ class Simulated:
     self._tables = tables
     self._known: tuple[Schedule, ...] = ()
 
-  def of(self, devices: np.ndarray) -> Schedule | None:
+  def schedule(self, devices: np.ndarray) -> Schedule | None:
     """Simulates [num_ops] devices; None if the step cannot run."""
     devices = np.array(devices, np.int32)  # The caller may change its own.
     for known in self._known:  # One read: another thread may replace it.
@@ -316,17 +333,17 @@ def _fill_row(
   there = max(sums.there[decision, device], 1e-9)
   late_in = sums.late_in[decision, device] / step_us
   late_out = sums.late_out[decision, device] / step_us
-  row[0] = _size(sums.critical[decision], step_us)
-  row[1] = sums.critical[decision] / work
-  row[2] = sums.soft[decision] / work
-  row[3] = _size(sums.wait[decision], step_us)
-  row[4] = _size(sums.from_device[decision, device], step_us)
-  row[5] = _size(sums.to_device[decision, device], step_us)
-  row[6] = sums.busy[decision, device] / there
-  row[7] = sums.occupied[decision, device] / there
-  row[8] = np.tanh(20.0 * late_in)
-  row[9] = _size(sums.delay[decision, device], step_us)
-  row[10] = np.tanh(20.0 * late_out)
-  row[11] = _size(sums.sent[decision], step_us)
-  row[12] = _size(sums.work[decision], step_us)
-  row[13] = np.tanh(100.0 * max(late_in, late_out))
+  row[CRITICAL_WORK] = _size(sums.critical[decision], step_us)
+  row[CRITICAL_SHARE] = sums.critical[decision] / work
+  row[SOFTLY_CRITICAL_SHARE] = sums.soft[decision] / work
+  row[CRITICAL_WAIT] = _size(sums.wait[decision], step_us)
+  row[FROM_DEVICE] = _size(sums.from_device[decision, device], step_us)
+  row[TO_DEVICE] = _size(sums.to_device[decision, device], step_us)
+  row[BUSY_SHARE] = sums.busy[decision, device] / there
+  row[OCCUPIED_SHARE] = sums.occupied[decision, device] / there
+  row[LATE_IN] = np.tanh(20.0 * late_in)
+  row[INPUT_DELAY] = _size(sums.delay[decision, device], step_us)
+  row[LATE_OUT] = np.tanh(20.0 * late_out)
+  row[SENT] = _size(sums.sent[decision], step_us)
+  row[WORK] = _size(sums.work[decision], step_us)
+  row[LATE] = np.tanh(100.0 * max(late_in, late_out))

@@ -24,9 +24,43 @@ from tfplace.learned.ordered.schedule import (
 from tfplace.learned.ordered.tables import PartialTables
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 
-SLOWER = 24  # index of the log slowdown of the device on the work
-BASE = 26  # index of the flag for the device of the base
 _MOST = 4.0  # bound on the features
+# Features of a decision on a device in the partial schedule. "Above" is the
+# excess over the device with the least, in shares of the ideal work of a
+# device; "here", it is in units of the decision's work, squashed by tanh.
+(
+  INPUT_WAIT_HERE,  # of the device for the inputs
+  LOAD,  # including the decision
+  LOAD_ABOVE,
+  LOAD_ABOVE_HERE,
+  START_ABOVE,
+  START_ABOVE_HERE,
+  END_ABOVE,
+  END_ABOVE_HERE,
+  CUT_ABOVE,  # transfers with earlier decisions on other devices
+  LOG_CUT_ABOVE,
+  LOG_CUT,
+  SHARE_OF_LAYER,  # of the decision's layer: the work on the device
+  SHARE_OF_MICROBATCH,
+  SHARE_OF_PAIR,  # layer and microbatch
+  MICROBATCH_OF_LOAD,
+  IS_LAST_OF_MICROBATCH,  # the device of the decision before
+  IS_LAST,
+  SENT_SHARE,  # transfers to the device, of all outputs
+  RECEIVED_SHARE,
+  IS_LARGEST_NEIGHBOR,
+  IS_EMPTY,
+  PERSISTENT,  # bytes, over the memory
+  HELD,
+  LOG_SLOWDOWN_HERE,  # of the decision
+  LOG_SLOWDOWN,  # of all work
+  SINCE_LATEST,  # work since the last decision on the device
+  IS_BASE,
+  SHARE_IN_BASE,
+  LOAD_IN_BASE,
+  LOAD_IN_BASE_ABOVE,  # the device of the base
+) = range(PARTIAL)
+_LOAD, _START, _END, _CUT = range(4)  # in `State.least`
 
 
 class Head(NamedTuple):
@@ -73,6 +107,7 @@ def decode(
   head: Head,
   noise: np.ndarray,
   forced: np.ndarray,
+  *,
   keeps: bool,
 ) -> Samples:
   """Decodes placements one after the other.
@@ -160,15 +195,24 @@ def _look(
     ready = arrival(tables, state, device_of, op, device)
     start[device] = max(ready, state.clock[device])
     end[device] = start[device] + tables.work_us[decision, device]
-    least[0] = min(least[0], state.load[device])
-    least[1] = min(least[1], start[device])
-    least[2] = min(least[2], end[device])
-    least[3] = min(least[3], cut[device])
+    least[_LOAD] = min(least[_LOAD], state.load[device])
+    least[_START] = min(least[_START], start[device])
+    least[_END] = min(least[_END], end[device])
+    least[_CUT] = min(least[_CUT], cut[device])
     wait = ready - state.clock[device]
-    observed[device, 0] = np.tanh(wait / here_us)
+    observed[device, INPUT_WAIT_HERE] = np.tanh(wait / here_us)
   for device in range(devices):
     if candidates[device]:
       _relate(tables, state, decision, device, here_us)
+
+
+@inlined
+def _compare(
+  row: np.ndarray, at: int, excess: float, ideal_us: float, here_us: float
+) -> None:
+  """Fills in an excess over the least: `at` "above", then "above here"."""
+  row[at] = excess / ideal_us
+  row[at + 1] = np.tanh(excess / here_us)
 
 
 @helper
@@ -179,38 +223,38 @@ def _relate(
   device: Index,
   here_us: float,
 ) -> None:
-  start, end, cut = state.start, state.finish, state.cut
-  least, ideal = state.least, tables.ideal_us
-  row = state.observed[device]
-  load = state.load[device]
-  work_us = tables.work_us[decision, device]
-  row[1] = (load + work_us) / ideal
-  row[2] = (load - least[0]) / ideal
-  row[3] = np.tanh((load - least[0]) / here_us)
-  row[4] = (start[device] - least[1]) / ideal
-  row[5] = np.tanh((start[device] - least[1]) / here_us)
-  row[6] = (end[device] - least[2]) / ideal
-  row[7] = np.tanh((end[device] - least[2]) / here_us)
-  row[8] = (cut[device] - least[3]) / ideal
-  row[9] = np.log1p(cut[device] / here_us) - np.log1p(least[3] / here_us)
-  row[10] = np.log1p(cut[device] / here_us)
-  _kin(tables, state, decision, device, row)
-  row[20] = load <= 0.0
+  """Fills in the features of a device, but for those of `_look`."""
+  row, least = state.observed[device], state.least
+  load, cut = state.load[device], state.cut[device]
+  work_us, ideal_us = tables.work_us[decision, device], tables.ideal_us
+  row[LOAD] = (load + work_us) / ideal_us
+  _compare(row, LOAD_ABOVE, load - least[_LOAD], ideal_us, here_us)
+  late = state.start[device] - least[_START]
+  _compare(row, START_ABOVE, late, ideal_us, here_us)
+  late = state.finish[device] - least[_END]
+  _compare(row, END_ABOVE, late, ideal_us, here_us)
+  row[CUT_ABOVE] = (cut - least[_CUT]) / ideal_us
+  row[LOG_CUT] = np.log1p(cut / here_us)
+  row[LOG_CUT_ABOVE] = np.log1p(cut / here_us) - np.log1p(least[_CUT] / here_us)
+  _relate_kin(tables, state, decision, device, row)
+  row[IS_EMPTY] = load <= 0.0
   memory = max(tables.memory_bytes[device], 1.0)
   persistent = state.persistent[device] + tables.persistent_bytes[decision]
-  row[21] = persistent / memory
-  row[22] = (state.held[device] + tables.held_bytes[decision]) / memory
-  row[23] = np.log(max(work_us, 1e-9) / max(tables.fastest_us[decision], 1e-9))
-  row[SLOWER] = tables.slower[device]
-  row[25] = 1.0
+  row[PERSISTENT] = persistent / memory
+  row[HELD] = (state.held[device] + tables.held_bytes[decision]) / memory
+  fastest_us = max(tables.fastest_us[decision], 1e-9)
+  row[LOG_SLOWDOWN_HERE] = np.log(max(work_us, 1e-9) / fastest_us)
+  row[LOG_SLOWDOWN] = tables.slower[device]
+  row[SINCE_LATEST] = 1.0
   if state.latest[device] >= 0.0:
-    row[25] = tables.position[decision] - state.latest[device]
+    row[SINCE_LATEST] = tables.position[decision] - state.latest[device]
   base = tables.base[decision]
   if base >= 0:
-    row[BASE] = base == device
-    row[27] = tables.base_shares[decision, device]
-    row[28] = tables.base_loads[device]
-    row[29] = tables.base_loads[device] - tables.base_loads[base]
+    base_load = tables.base_loads[device]
+    row[IS_BASE] = base == device
+    row[SHARE_IN_BASE] = tables.base_shares[decision, device]
+    row[LOAD_IN_BASE] = base_load
+    row[LOAD_IN_BASE_ABOVE] = base_load - tables.base_loads[base]
   copy(row[PARTIAL:], tables.scheduled[decision, device])
   for i in range(FEATURES):
     row[i] = min(max(row[i], -_MOST), _MOST)
@@ -244,9 +288,9 @@ def _traffic(
         largest, most = where, us
   for device in range(len(cut)):
     cut[device] = decided - near[0, device] - near[1, device]
-    observed[device, 17] = near[0, device] / outputs
-    observed[device, 18] = near[1, device] / inputs
-    observed[device, 19] = device == largest
+    observed[device, SENT_SHARE] = near[0, device] / outputs
+    observed[device, RECEIVED_SHARE] = near[1, device] / inputs
+    observed[device, IS_LARGEST_NEIGHBOR] = device == largest
 
 
 @inlined
@@ -259,7 +303,7 @@ def _total(values: np.ndarray) -> float:
 
 
 @inlined
-def _kin(
+def _relate_kin(
   tables: PartialTables,
   state: State,
   decision: Index,
@@ -271,12 +315,13 @@ def _kin(
   layers = state.layer[tables.layer[decision]]
   micros = state.micro[micro]
   pairs = state.pair[tables.pair[decision]]
-  row[11] = layers[device] / _total(layers)
-  row[12] = micros[device] / _total(micros)
-  row[13] = pairs[device] / _total(pairs)
-  row[14] = micros[device] / max(state.load[device], 1e-9)
-  row[15] = state.last[1 + micro] == device
-  row[16] = state.last[0] == device
+  row[SHARE_OF_LAYER] = layers[device] / _total(layers)
+  row[SHARE_OF_MICROBATCH] = micros[device] / _total(micros)
+  row[SHARE_OF_PAIR] = pairs[device] / _total(pairs)
+  load = max(state.load[device], 1e-9)
+  row[MICROBATCH_OF_LOAD] = micros[device] / load
+  row[IS_LAST_OF_MICROBATCH] = state.last[1 + micro] == device
+  row[IS_LAST] = state.last[0] == device
 
 
 @helper

@@ -1,6 +1,7 @@
 """Learner of policies that decide in order: imitation, then PPO."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,17 +10,20 @@ import tensorflow as tf
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import NEVER
 from tfplace.learned.encoder import features
-from tfplace.learned.encoder.agent import GRAPH, GraphBank, PlacementActor
+from tfplace.learned.encoder.agent import (
+  DECISION,
+  GRAPH,
+  GraphBank,
+  PlacementActor,
+)
 from tfplace.learned.encoder.learner import EncoderLearner
 from tfplace.learned.encoder.network import Encoder, EncoderConfig
 from tfplace.learned.export import as_function
 from tfplace.learned.ordered.decoding import FEATURES, Head, decode
 from tfplace.learned.ordered.neighborhoods import Neighborhoods
 from tfplace.learned.ordered.tables import partial_tables
-from tfplace.learned.policy_format import Exportable
 from tfplace.learned.sampling import step_times
 from tfplace.learned.train import tensor_spec
-from tfplace.learned.train import time_step as ts
 from tfplace.learned.train.tasks import Task
 from tfplace.simulate import Simulator
 
@@ -67,22 +71,22 @@ class OrderedNetwork(Encoder):
 
   def logits(
     self,
-    contexts: tuple[tf.Tensor, tf.Tensor],
+    contexts: Sequence[tf.Tensor],
     observed: tf.Tensor,
     candidates: tf.Tensor,
   ) -> tf.Tensor:
-    """Computes [..., N, D] logits like `decoding.decode`.
+    """Computes [..., D] logits of decisions like `decoding.decode`.
 
     Args:
-      contexts: Result of `call`.
-      observed: [..., N, D, FEATURES].
-      candidates: [..., N, D] bool.
+      contexts: [..., wide] and [..., FEATURES], from `call`.
+      observed: [..., D, FEATURES].
+      candidates: [..., D] bool.
     """
     context, slope = contexts
-    hidden = tf.tensordot(observed, self._first, 1) + context[:, None]
+    hidden = tf.tensordot(observed, self._first, 1) + context[..., None, :]
     hidden = tf.tensordot(tf.nn.relu(hidden), self._second, 1) + self._bias
     score = tf.tensordot(tf.nn.relu(hidden), self._last, 1)[..., 0]
-    score += tf.reduce_sum(observed * slope[:, None], axis=-1)
+    score += tf.reduce_sum(observed * slope[..., None, :], axis=-1)
     return tf.where(candidates, score, NEVER)
 
   def head(self) -> tuple[tf.Tensor, ...]:
@@ -91,27 +95,22 @@ class OrderedNetwork(Encoder):
     return tuple(tf.convert_to_tensor(weight) for weight in weights)
 
 
-def exportable(network: OrderedNetwork) -> Exportable:
-  """Exports `contexts` (features -> contexts, slopes) and `head` (weights)."""
+def functions(network: OrderedNetwork) -> dict[str, Any]:
+  """Returns `contexts` (features -> contexts, slopes) and `head` (weights)."""
   signature = features.signature(network.config.axes)
-  return Exportable(
-    strategy="ordered",
-    network=dataclasses.asdict(network.config),
-    variables=list(network.variables),
-    functions={
-      "contexts": as_function(lambda **observed: network(observed), signature),
-      "head": as_function(network.head, {}),
-    },
-  )
+  return {
+    "contexts": as_function(lambda **observed: network(observed), signature),
+    "head": as_function(network.head, {}),
+  }
 
 
-# Parts of an observation besides the graph.
+# Parts of an observation besides the indices.
 OBSERVED, CANDIDATES = "observed", "candidates"
 # Changes of one decision that an imitation step learns from.
 _SINGLES = 128
-# Draws of these changes per task, after which they come again: their simulation
+# Sets of these changes per task, after which they come again: their simulation
 # takes longer than the gradient.
-_DRAWS = 4
+_SAMPLE_SETS = 4
 # Log of the speedup that makes such a change e times as likely as keeping the
 # decision.
 _GAIN = 1e-3
@@ -125,52 +124,23 @@ class OrderedActor(PlacementActor):
   """Computes logits from the features that the decisions observed."""
 
   def __init__(self, bank: GraphBank, policy: OrderedNetwork) -> None:
-    super().__init__(bank, observation_spec(bank))
-    self._policy = policy
+    devices = bank.max_devices
+    more = {
+      OBSERVED: tf.TensorSpec((devices, FEATURES), tf.float32, OBSERVED),
+      CANDIDATES: tensor_spec.BoundedTensorSpec(
+        (devices,), tf.int32, minimum=0, maximum=1, name=CANDIDATES
+      ),
+    }
+    super().__init__(bank, policy, more)
 
   def logits(self, observation: dict[str, tf.Tensor]) -> tf.Tensor:
     graph = tf.reshape(observation[GRAPH], [-1])[0]
-    context, slope = self._policy(self.bank.get(graph))
-    more = [[0, self.bank.max_decisions - tf.shape(context)[0]], [0, 0]]
-    contexts = tf.pad(context, more), tf.pad(slope, more)
+    contexts = [
+      tf.gather(context, observation[DECISION])
+      for context in self._policy(self._bank.get(graph))
+    ]
     candidates = observation[CANDIDATES] > 0
-    observed = observation[OBSERVED]
-    return self._policy.logits(contexts, observed, candidates)
-
-
-def observation_spec(bank: GraphBank) -> dict[str, Any]:
-  """Describes observations: graph index and features of decisions."""
-  shape = (bank.max_decisions, bank.max_devices)
-  return {
-    GRAPH: bank.graph_spec,
-    OBSERVED: tf.TensorSpec((*shape, FEATURES), tf.float32, OBSERVED),
-    CANDIDATES: tensor_spec.BoundedTensorSpec(
-      shape, tf.int32, 0, 1, CANDIDATES
-    ),
-  }
-
-
-def observations(
-  bank: GraphBank, graph: int, seen: np.ndarray, possible: np.ndarray
-) -> dict[str, np.ndarray]:
-  """Pads what B samples of a graph observed.
-
-  Args:
-    seen: [B, N, D, FEATURES], see `decoding.Samples`.
-    possible: [B, N, D] bool devices to choose from.
-  """
-  number, count, devices, _ = seen.shape
-  shape = (number, bank.max_decisions, bank.max_devices)
-  observed = np.zeros((*shape, FEATURES), np.float32)
-  observed[:, :count, :devices] = seen
-  candidates = np.zeros(shape, np.int32)
-  candidates[:, :count, :devices] = possible
-  candidates[:, count:, 0] = 1
-  return {
-    GRAPH: np.full(number, graph, np.int32),
-    OBSERVED: observed,
-    CANDIDATES: candidates,
-  }
+    return self._policy.logits(contexts, observation[OBSERVED], candidates)
 
 
 class OrderedLearner(EncoderLearner):
@@ -191,7 +161,7 @@ class OrderedLearner(EncoderLearner):
     self._tables = [partial_tables(task.decisions) for task in tasks]
     self._neighborhoods = [Neighborhoods(tables) for tables in self._tables]
     self._changes: dict[tuple[int, int], tuple[np.ndarray, ...]] = {}
-    self._tell = tf.function(
+    self._weights = tf.function(
       lambda graph: (*self.policy(self._bank.get(graph)), *self.policy.head()),
       autograph=False,
     )
@@ -199,21 +169,21 @@ class OrderedLearner(EncoderLearner):
   def _make_actor(self) -> OrderedActor:
     return OrderedActor(self._bank, self.policy)
 
-  def _export(self, network: OrderedNetwork) -> Exportable:
-    return exportable(network)
+  def _functions(self, network: OrderedNetwork) -> dict[str, Any]:
+    return functions(network)
 
   def imitate(self, graph: int) -> float:
     """See `Learner`; the changes depend on the number of completed steps."""
     kept = self._tasks[graph].decisions.base_choices
     step = int(self.imitation_optimizer.iterations)
-    draw = step // len(self._tasks) % _DRAWS
-    if (graph, draw) not in self._changes:
-      self._changes[graph, draw] = self._simulated_changes(graph, draw)
+    number = step // len(self._tasks) % _SAMPLE_SETS
+    if (graph, number) not in self._changes:
+      self._changes[graph, number] = self._simulated_changes(graph, number)
     zero = np.zeros((1, *self._shape(graph)), np.float32)
     tables = self._tables[graph]
-    samples = decode(tables, self._head(graph), zero, kept[None], True)
+    samples = decode(tables, self._head(graph), zero, kept[None], keeps=True)
     given = samples.observed[0], samples.candidates[0], kept
-    changes = self._changes[graph, draw]
+    changes = self._changes[graph, number]
     loss = self._imitate(
       tf.constant(graph), *map(tf.constant, (*given, *changes))
     )
@@ -221,11 +191,11 @@ class OrderedLearner(EncoderLearner):
     return float(loss)
 
   def _simulated_changes(
-    self, graph: int, draw: int
+    self, graph: int, number: int
   ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws changes: decisions, devices, and wanted probabilities."""
+    """Samples changes: decisions, devices, and wanted probabilities."""
     task = self._tasks[graph]
-    rng = np.random.default_rng([self._config.seed, graph, draw])
+    rng = np.random.default_rng([self._config.seed, graph, number])
     kept = task.decisions.base_choices
     possible = self._tables[graph].allowed.copy()
     possible[np.arange(len(kept)), kept] = False
@@ -267,7 +237,7 @@ class OrderedLearner(EncoderLearner):
 
   def _sample(
     self, graph: int, rng: np.random.Generator
-  ) -> tuple[np.ndarray, np.ndarray, ts.TimeStep, dict[str, Any]]:
+  ) -> tuple[np.ndarray, dict[str, np.ndarray], tf.Tensor]:
     task, shape = self._tasks[graph], self._shape(graph)
     noise = rng.gumbel(size=(1 + self._config.samples, *shape))
     noise = noise.astype(np.float32)
@@ -278,23 +248,29 @@ class OrderedLearner(EncoderLearner):
     forced = forced.astype(np.int32)
     if task.best is not None:
       forced[-1] = np.where(free, task.best, kept)
-    tables = self._tables[graph]
-    drawn = decode(tables, self._head(graph), noise, forced, True)
-    observed, candidates = drawn.observed[1:], drawn.candidates[1:]
+    samples = decode(
+      self._tables[graph], self._head(graph), noise, forced, keeps=True
+    )
+    candidates = samples.candidates[1:].astype(np.int32)
     # Fixed decisions get one candidate, so they have no gradient.
     candidates[:, ~free] = kept[~free, None] == np.arange(shape[1])
-    seen = observations(self._bank, graph, observed, candidates)
-    return drawn.choices, task.evaluate(drawn.choices), *self._episodes(seen)
+    more = [0, self._bank.max_devices - shape[1]]
+    observation = self._indices(graph) | {
+      OBSERVED: np.pad(samples.observed[1:], [[0, 0], [0, 0], more, [0, 0]]),
+      CANDIDATES: np.pad(candidates, [[0, 0], [0, 0], more]),
+    }
+    return samples.choices, observation, self._logits(observation)
 
   def _free(self, graph: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws the [N] bool decisions that samples of an iteration may change."""
+    """Samples the [N] bool decisions that an iteration may change."""
     known = self._tasks[graph].decisions.base is not None
     if known and rng.random() < _NEIGHBORHOODS:
-      return self._neighborhoods[graph].some(rng)
+      return self._neighborhoods[graph].sample_some(rng)
     return np.ones(self._shape(graph)[0], bool)
 
   def _head(self, graph: int) -> Head:
-    return Head(*(part.numpy() for part in self._tell(tf.constant(graph))))
+    weights = self._weights(tf.constant(graph))
+    return Head(*(part.numpy() for part in weights))
 
   def _shape(self, graph: int) -> tuple[int, ...]:
     return self._tables[graph].allowed.shape

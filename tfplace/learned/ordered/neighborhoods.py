@@ -53,7 +53,7 @@ class Neighborhoods:
     ]
 
   def is_whole(self, number: int, rng: np.random.Generator) -> bool:
-    """Draws whether a sample, numbered from 0 on, may change everything."""
+    """Samples whether a sample, numbered from 0 on, may change everything."""
     return number < _WHOLE or rng.random() < _WHOLE_SHARE
 
   def whole(self, number: int) -> Move:
@@ -62,8 +62,8 @@ class Neighborhoods:
     turn = turns[(number - len(_FIRST)) % len(turns)]
     return Move(np.ones(self._number, bool), *turn)
 
-  def draw(self, promise: np.ndarray, rng: np.random.Generator) -> Move:
-    """Draws a smaller neighborhood.
+  def sample(self, promise: np.ndarray, rng: np.random.Generator) -> Move:
+    """Samples a smaller neighborhood.
 
     Args:
       promise: [N] log weight of changing each decision.
@@ -71,11 +71,11 @@ class Neighborhoods:
     if rng.random() < _PROMISING_SHARE:
       free = _most(promise, int(rng.choice(_PROMISING)), rng)
     else:
-      free = self.some(rng)
+      free = self.sample_some(rng)
     return Move(free, rng.choice(_TEMPERATURES), rng.choice(_KEEPING))
 
-  def some(self, rng: np.random.Generator) -> np.ndarray:
-    """Draws [N] bool decisions, fewer than all where there are many."""
+  def sample_some(self, rng: np.random.Generator) -> np.ndarray:
+    """Samples [N] bool decisions, fewer than all where there are many."""
     center = int(rng.integers(self._number))
     kind = int(rng.integers(1 + len(self._labels)))
     if kind:
@@ -89,7 +89,7 @@ class Neighborhoods:
 def _most(
   promise: np.ndarray, count: int, rng: np.random.Generator
 ) -> np.ndarray:
-  """Draws [N] bool without replacement, in proportion to exp(promise)."""
+  """Samples [N] bool without replacement, in proportion to exp(promise)."""
   order = np.argsort(-(promise + rng.gumbel(size=len(promise))))
   free = np.zeros(len(promise), bool)
   free[order[:count]] = True

@@ -189,14 +189,16 @@ class Pass:
     if is_whole:
       move = self._neighborhoods.whole(number)
     else:
-      move = self._neighborhoods.draw(self._rated(based).max(axis=1), rng)
+      move = self._neighborhoods.sample(self._rated(based).max(axis=1), rng)
     decisions, shape = based.decisions, based.gains.shape
     kept = decisions.base_choices
     noise = rng.gumbel(size=shape) * move.temperature
     noise[np.arange(shape[0]), kept] += move.keeping
     forced = np.where(move.free, -1, kept).astype(np.int32)[None]
     given = noise[None].astype(np.float32)
-    (choices,) = decode(based.tables, self._head, given, forced, False).choices
+    (choices,) = decode(
+      based.tables, self._head, given, forced, keeps=False
+    ).choices
     return decisions.to_devices(choices)
 
   def _single(self, base: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -204,8 +206,8 @@ class Pass:
     based = self._based(base, _SIMILAR)
     rated = self._rated(based)
     devices = base.copy()
-    for drawn in np.argsort(-rated - rng.gumbel(size=rated.shape), axis=None):
-      decision, device = divmod(int(drawn), rated.shape[1])
+    for index in np.argsort(-rated - rng.gumbel(size=rated.shape), axis=None):
+      decision, device = divmod(int(index), rated.shape[1])
       self._tries[decision, device] += 1.0
       devices[self.decisions.decision_of == decision] = device
       if (devices != base).any():  # A similar base may be there already.
@@ -218,7 +220,7 @@ class Pass:
     return 1.0 / (1.0 + np.exp(np.minimum(-gains, 700.0)))
 
   def _rated(self, based: "_Based") -> np.ndarray:
-    """Returns [N, D] logs of the weights with which single changes are drawn.
+    """Returns [N, D] logs of the weights with which single changes are sampled.
 
     Weights are probabilities to gain, not gains: otherwise a few overrated
     changes would come first again and again.
@@ -235,7 +237,7 @@ class Pass:
     for known in self._known:  # One read: another thread may replace it.
       if np.count_nonzero(known.decisions.base != base) <= most:
         return known
-    decisions, tables = self.tables.of(base)
+    decisions, tables = self.tables.based_on(base)
     found = _Based(decisions, tables, single_gains(tables, self._head))
     self._tries *= _FADING
     self._known = (found, *self._known)[:_BASES]
@@ -258,7 +260,7 @@ def single_gains(tables: PartialTables, head: Head) -> np.ndarray:
     the base itself.
   """
   zero = np.zeros((1, *tables.allowed.shape), np.float32)
-  logits = decode(tables, head, zero, tables.base[None], True).logits[0]
+  logits = decode(tables, head, zero, tables.base[None], keeps=True).logits[0]
   at = np.arange(len(logits))
   gains = (logits - logits[at, tables.base][:, None]).astype(np.float64)
   gains[at, tables.base] = NEVER

@@ -88,7 +88,7 @@ def partial_tables(decisions: Decisions) -> PartialTables:
   """Packs a problem for the decoder."""
   if decisions.base is None:
     return _without_base(decisions)
-  return BaseTables(decisions).of(decisions.base)[1]
+  return BaseTables(decisions).based_on(decisions.base)[1]
 
 
 class BaseTables:
@@ -115,11 +115,11 @@ class BaseTables:
     self._ops = ops._replace(op_us=op_us)
     self.simulated = simulated or Simulated(problem, self._ops)
 
-  def of(self, base: np.ndarray) -> tuple[Decisions, PartialTables]:
+  def based_on(self, base: np.ndarray) -> tuple[Decisions, PartialTables]:
     """Bases decisions and tables on [num_ops] devices."""
     decisions = self._decisions.based_on(base)
     plain, shares = self.plain, decisions.base_shares
-    schedule = self.simulated.of(base)
+    schedule = self.simulated.schedule(base)
     tables = plain._replace(
       base=decisions.base_choices,
       base_shares=shares,

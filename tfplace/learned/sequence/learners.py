@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfplace.learned import Signature
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.export import as_function
-from tfplace.learned.policy_format import Exportable, PolicyInputs
+from tfplace.learned.policy_format import PolicyInputs
 from tfplace.learned.sequence import features, placers, placeto_features
 from tfplace.learned.sequence.networks import (
   HierarchicalConfig,
@@ -83,17 +83,11 @@ class SequenceLearner(Learner):
   def tracked(self) -> dict[str, Any]:
     return {**super().tracked(), "optimizer": self._optimizer}
 
-  def exportable(self) -> Exportable:
-    """Returns `functions` of the policy."""
-    return Exportable(
-      strategy=self._config.strategy,
-      network=dataclasses.asdict(self.sizes),
-      variables=list(self.policy.variables),
-      functions={
-        name: as_function(getattr(self.policy, name), arguments)
-        for name, arguments in self.functions.items()
-      },
-    )
+  def _functions(self, network: Any) -> dict[str, Any]:
+    return {
+      name: as_function(getattr(network, name), arguments)
+      for name, arguments in self.functions.items()
+    }
 
   def imitate(self, graph: int) -> float:
     target = self._target(graph)
@@ -106,11 +100,11 @@ class SequenceLearner(Learner):
   def improve(self, graph: int, rng: np.random.Generator) -> Step:
     """Runs one iteration: samples and evaluates placements, updates."""
     task, config = self._tasks[graph], self._config
-    drawn = self._samplers[graph].draw(rng, config.samples)
-    every_us = task.evaluate(drawn.choices)
+    sampled = self._samplers[graph].sample(rng, config.samples)
+    every_us = task.evaluate(sampled.choices)
     reward = log_rewards(every_us[1:], task.baseline_us)
     taught = margins(tf.constant(reward), config.elite).numpy()
-    given = {name: values[1:] for name, values in drawn.given.items()}
+    given = {name: values[1:] for name, values in sampled.given.items()}
     loss, entropy = self._update(
       self._reinforce, graph, given, advantages(taught), config.entropy, 0.0
     )
@@ -218,8 +212,8 @@ class PlacetoLearner(SequenceLearner):
     task, config = self._tasks[graph], self._config
     sampler = self._samplers[graph]
     sampler.best = task.best
-    drawn = sampler.draw(rng, config.samples)
-    placements = drawn.given["placements"]  # [1 + B, N + 1, N]
+    sampled = sampler.sample(rng, config.samples)
+    placements = sampled.given["placements"]  # [1 + B, N + 1, N]
     times = [task.evaluate(rows) for rows in placements.swapaxes(0, 1)]
     every_us = np.stack(times, axis=1)
     reward = log_rewards(every_us[1:].ravel(), task.baseline_us)
@@ -230,7 +224,7 @@ class PlacetoLearner(SequenceLearner):
     state = {
       "placement": placements[1:, :-1].reshape(-1, count),
       "step": np.tile(np.arange(count, dtype=np.int32), config.samples),
-      "action": drawn.choices[1:].ravel(),
+      "action": sampled.choices[1:].ravel(),
     }
     order = rng.permutation(len(returns))
     parts = np.array_split(order, -(-len(order) // _STATES))

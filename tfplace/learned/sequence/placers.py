@@ -9,22 +9,18 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from tfplace.learned import policies
-from tfplace.learned.decisions import (
-  Decisions,
-  decisions_at,
-  decoding_noise,
-  greedy_and_samples,
-)
+from tfplace.learned.decisions import Decisions, decisions_at
 from tfplace.learned.policies import PolicyPlacer
 from tfplace.learned.policy_format import PolicyInputs
+from tfplace.learned.sampling import decoding_noise, greedy_and_samples
 from tfplace.learned.sequence import features, placeto_features
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_like
 from tfplace.placers.tracker import Tracker
 
 
-class Drawn(NamedTuple):
-  """Placements and how they were drawn; the first is the most probable.
+class Sampled(NamedTuple):
+  """Placements and how they were sampled; the first is the most probable.
 
   Attributes:
     choices: [1 + samples, N] int32 allowed devices.
@@ -71,32 +67,32 @@ class Sampler(abc.ABC):
     return self._fast.argmax(axis=1).astype(np.int32)
 
   @abc.abstractmethod
-  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
-    """Draws the most probable placement, then samples."""
+  def sample(self, rng: np.random.Generator, samples: int) -> Sampled:
+    """Samples the most probable placement, then samples."""
 
 
 class RnnSampler(Sampler):
-  """Draws the device of each decision, in sequence."""
+  """Samples the device of each decision, in sequence."""
 
-  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+  def sample(self, rng: np.random.Generator, samples: int) -> Sampled:
     count, devices = self._allowed.shape
     groupings = self._decisions.groupings if self._is_placing else ()
     noise = decoding_noise(rng, samples, count, devices, groupings)
     choices = self._run("decode", noise)
-    return Drawn(choices, {"choices": choices})
+    return Sampled(choices, {"choices": choices})
 
 
 class HierarchicalSampler(Sampler):
-  """Draws the group of each decision, then the device of each group."""
+  """Samples the group of each decision, then the device of each group."""
 
-  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+  def sample(self, rng: np.random.Generator, samples: int) -> Sampled:
     logits = self._run("group_logits")
     grouping = greedy_and_samples(logits, samples, rng)
     groups, number = logits.shape[1], self._allowed.shape[1]
     noise = decoding_noise(rng, samples, groups, number)
     devices = self._run("decode", grouping, noise)
     given = {"grouping": grouping, "choices": devices}
-    return Drawn(self.follow_groups(grouping, devices), given)
+    return Sampled(self.follow_groups(grouping, devices), given)
 
   def follow_groups(
     self, grouping: np.ndarray, devices: np.ndarray
@@ -119,7 +115,7 @@ class PlacetoSampler(Sampler):
   on `nmt`.) Without samples, the episode begins on the first fastest devices.
   """
 
-  def draw(self, rng: np.random.Generator, samples: int) -> Drawn:
+  def sample(self, rng: np.random.Generator, samples: int) -> Sampled:
     start = self.random(1, rng) if samples else self.fastest[None]
     if samples and self.best is not None and rng.random() < 0.5:
       start = self.best[None].astype(np.int32)
@@ -133,7 +129,7 @@ class PlacetoSampler(Sampler):
       noise[0] = 0.0
       path.append(path[-1].copy())
       path[-1][:, step] = (logits + noise).argmax(axis=1)
-    return Drawn(path[-1], {"placements": np.stack(path, axis=1)})
+    return Sampled(path[-1], {"placements": np.stack(path, axis=1)})
 
   def random(self, number: int, rng: np.random.Generator) -> np.ndarray:
     """Samples [number, N] int32 devices among each group's fastest ones."""
@@ -173,12 +169,12 @@ class RnnPlacer(PolicyPlacer):
       if turn and tracker.is_done:
         break
       if turn < len(every):
-        rows = sampler.draw(rng, 0).choices
+        rows = sampler.sample(rng, 0).choices
       else:
         if tracker.best is not None:
           sampler.best = decisions.to_choices(tracker.best[0])
         left = tracker.left.max_evaluations or _SAMPLES
-        rows = sampler.draw(rng, min(left, _SAMPLES)).choices[1:]
+        rows = sampler.sample(rng, min(left, _SAMPLES)).choices[1:]
       devices = decisions.to_devices(rows)
       first = devices[0] if first is None else first
       tracker.offer_all(devices)

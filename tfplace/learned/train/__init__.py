@@ -10,23 +10,18 @@ training_process.check_training_process()
 
 import tensorflow_gnn as tfgnn  # noqa: E402
 import tensorflow_probability as tfp  # noqa: E402
-from tf_agents.agents import tf_agent  # noqa: E402
-from tf_agents.agents.ppo import ppo_clip_agent, ppo_utils  # noqa: E402
+from tf_agents.agents.ppo import ppo_clip_agent  # noqa: E402
 from tf_agents.networks import network  # noqa: E402
 from tf_agents.specs import tensor_spec  # noqa: E402
 from tf_agents.trajectories import (  # noqa: E402
-  policy_step,
   time_step,
   trajectory,
 )
 
 __all__ = [
   "network",
-  "policy_step",
   "ppo_clip_agent",
-  "ppo_utils",
   "tensor_spec",
-  "tf_agent",
   "tfgnn",
   "tfp",
   "time_step",

@@ -168,8 +168,20 @@ class Learner(tf.Module, abc.ABC):
     """
 
   @abc.abstractmethod
+  def _functions(self, network: Any) -> dict[str, Any]:
+    """Returns what a placer calls of a network, see `export.as_function`."""
+
   def exportable(self) -> Exportable:
     """Returns the policy as plain TensorFlow functions, with its sizes."""
+    return self._exported(self.policy)
+
+  def _exported(self, network: Any) -> Exportable:
+    return Exportable(
+      strategy=self._config.strategy,
+      network=dataclasses.asdict(self.sizes),
+      variables=list(network.variables),
+      functions=self._functions(network),
+    )
 
   def tracked(self) -> dict[str, Any]:
     """Returns the variables, optimizers and modules to checkpoint."""
@@ -184,13 +196,13 @@ class Learner(tf.Module, abc.ABC):
     Raises:
       TrainingError: The variables have other shapes.
     """
-    mine = self.policy.variables
-    if [w.shape for w in weights] != [w.shape for w in mine]:
+    own_weights = self.policy.variables
+    if [w.shape for w in weights] != [w.shape for w in own_weights]:
       raise TrainingError(
         f"the policy to start from has {len(weights)} weights of other sizes"
-        f" than the network's {len(mine)}"
+        f" than the network's {len(own_weights)}"
       )
-    for weight, value in zip(mine, weights, strict=True):
+    for weight, value in zip(own_weights, weights, strict=True):
       weight.assign(value)
 
   def fingerprint(self) -> dict[str, Any]:
