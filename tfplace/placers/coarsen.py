@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.csr import csr
-from tfplace.placers.groups import GroupGraph
+from tfplace.placers.groups import GroupGraph, unique_pairs
 from tfplace.simulate.jit import Index, allocating, allocating_inlined
 from tfplace.simulate.links import mean_transfer
 
@@ -121,17 +121,12 @@ class _Graph(NamedTuple):
 def _contract(graph: _Graph, label: np.ndarray) -> _Graph:
   count = int(label.max(initial=-1)) + 1
   a, b = label[graph.low], label[graph.high]
-  low, high = np.minimum(a, b), np.maximum(a, b)
-  apart = low != high
-  keys, inverse = np.unique(
-    low[apart] * count + high[apart], return_inverse=True
-  )
+  apart = a != b
+  low, high = np.minimum(a, b)[apart], np.maximum(a, b)[apart]
   allowed = np.ones((count, graph.allowed.shape[1]), bool)
   np.logical_and.at(allowed, label, graph.allowed)
   return _Graph(
-    keys // count,
-    keys % count,
-    np.bincount(inverse, graph.cut_us[apart], len(keys)),
+    *unique_pairs(low, high, graph.cut_us[apart], count),
     np.bincount(label, graph.work, count),
     allowed,
   )

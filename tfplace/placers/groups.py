@@ -89,17 +89,13 @@ class GroupGraph:
     graph, group_of = self.problem.graph, self.problem.group_of
     src, dst = group_of[graph.edge_src], group_of[graph.edge_dst]
     across, _ = transfers(graph, group_of)
-    keys = src[across].astype(np.int64) * self.num_groups + dst[across]
-    pairs, inverse = np.unique(keys, return_inverse=True)
-    size = np.bincount(inverse, graph.edge_bytes[across], len(pairs))
-    return (
-      (pairs // self.num_groups).astype(np.int32),
-      (pairs % self.num_groups).astype(np.int32),
-      size,
+    src, dst, size = unique_pairs(
+      src[across], dst[across], graph.edge_bytes[across], self.num_groups
     )
+    return src.astype(np.int32), dst.astype(np.int32), size
 
   @functools.cached_property
-  def neighbours(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  def neighbors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Undirected adjacency: offsets, groups, bytes.
 
     Each pair has an entry in both directions. The entry is the neighbor's
@@ -217,6 +213,21 @@ class GroupGraph:
   def contract(self, devices: np.ndarray) -> np.ndarray:
     """Converts [num_ops] devices of an allowed placement to [num_groups]."""
     return np.ascontiguousarray(devices[self.first_ops], dtype=np.int32)
+
+
+def unique_pairs(
+  first: np.ndarray, second: np.ndarray, weight: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Merges equal pairs of numbers below `count`.
+
+  Returns:
+    [num_pairs] int64 first and second numbers, in order, and float64 sums of
+    the weights.
+  """
+  keys = first.astype(np.int64) * count + second
+  pairs, inverse = np.unique(keys, return_inverse=True)
+  total = np.bincount(inverse, weight, len(pairs))
+  return pairs // count, pairs % count, total
 
 
 def main_devices(groups: GroupGraph) -> np.ndarray:

@@ -40,6 +40,14 @@ def inlined(function: F) -> F:
   return _compile(function, is_entry=False, forceinline=True)
 
 
+def expanded(function: F) -> F:
+  """Replaces calls by the function's body before their kernel is compiled.
+
+  What several such functions call is then compiled once for all of them.
+  """
+  return _compile(function, is_entry=False, inline="always")
+
+
 def allocating(function: F) -> F:
   """Compiles a `kernel` that may allocate arrays."""
   return _compile(function, _nrt=True)
@@ -60,10 +68,12 @@ def _compile(
   is_entry: bool = True,
   forceinline: bool = False,
   _nrt: bool = False,
+  inline: str = "never",
 ) -> F:
   options = {
     "nogil": True,
     "forceinline": forceinline,
+    "inline": inline,
     "_nrt": _nrt,
     "no_cpython_wrapper": not is_entry,
     "no_cfunc_wrapper": True,  # No kernel is passed as an argument.

@@ -46,7 +46,7 @@ def list_tables(groups: GroupGraph) -> ListTables:
   graph, cluster = problem.graph, problem.cluster
   in_offsets, by_dst = graph.in_csr
   out_offsets, by_src = graph.out_csr
-  offsets, entries, _ = groups.neighbours
+  offsets, entries, _ = groups.neighbors
   allowed = groups.allowed[problem.group_of]
   limit_us = _CHEAP * problem.longest_path_us
   return ListTables(

@@ -17,7 +17,7 @@ import numpy as np
 from tfplace.core.budget import Budget
 from tfplace.core.csr import csr
 from tfplace.errors import TfplaceError
-from tfplace.placers.groups import GroupGraph, main_devices
+from tfplace.placers.groups import GroupGraph, main_devices, unique_pairs
 from tfplace.placers.one_shot import Batches
 
 _TOTAL = 2**28  # METIS sums weights in integers of 32 bits in some builds.
@@ -69,11 +69,10 @@ def weighted_graph(
   time_us = groups.time_us[:, devices].min(axis=1, initial=np.inf)
   time_us = np.where(np.isfinite(time_us), time_us, 0.0)
   src, dst, size = groups.edges
-  low, high = np.minimum(src, dst), np.maximum(src, dst)
-  keys = low.astype(np.int64) * groups.num_groups + high
-  pairs, inverse = np.unique(keys, return_inverse=True)
-  size = _scaled(np.bincount(inverse, size, len(pairs)), total)
-  low, high = pairs // groups.num_groups, pairs % groups.num_groups
+  low, high, size = unique_pairs(
+    np.minimum(src, dst), np.maximum(src, dst), size, groups.num_groups
+  )
+  size = _scaled(size, total)
   ends, others = np.concatenate((low, high)), np.concatenate((high, low))
   offsets, order = csr(ends, groups.num_groups, others)
   return WeightedGraph(

@@ -61,7 +61,7 @@ def spread(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
   Among the neighbors with a value, the one with the most traffic counts. Three
   sweeps go forward, backward and forward through the groups' order.
   """
-  offsets, entries, size = groups.neighbours
+  offsets, entries, size = groups.neighbors
   result = wanted.astype(np.int64)
   back = np.ascontiguousarray(groups.order[::-1])
   for order in (groups.order, back, groups.order):

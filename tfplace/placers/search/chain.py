@@ -31,7 +31,7 @@ from tfplace.placers.search.state import (
   SearchTables,
 )
 from tfplace.simulate import engine
-from tfplace.simulate.jit import Index, helper, inlined, kernel
+from tfplace.simulate.jit import Index, expanded, helper, inlined, kernel
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import Workspace
 
@@ -59,6 +59,7 @@ class Cooling(NamedTuple):
 _RESTART, _ANNEAL, _SWEEP, _JUMP = 0, 1, 2, 3
 _NO_COOLING = Cooling(0, 1.0, 1.0, 0, 0, 0.0)
 _NOTHING = np.empty(0, np.int64)
+_MOST_IDLE = 1000  # moves in a row that change nothing, which end a cooling
 
 
 class Chain:
@@ -213,55 +214,107 @@ def _run(
   given: np.ndarray,
   guide: Guide,
 ) -> int:
-  """Runs a task; the only entry point from Python.
+  """Runs a task and returns its evaluations; the only entry from Python.
 
-  Only `_judge` simulates, because each caller compiles the whole simulator.
+  Tasks are expanded here, because each compiled function that calls `_judge`
+  contains the whole simulator.
 
   Args:
     given: int64 coarse groups to sweep, or devices to jump to.
   """
   if task == _RESTART:
-    for group in range(len(state.devices)):
-      _set(tables, state, group, np.int64(state.devices[group]))
-    _judge(step, work, tables, state, np.inf, penalty_us)
-    return 1
-  done = idle = 0
+    return _restart(step, work, tables, state, penalty_us)
   if task == _SWEEP:
-    for coarse in given:
-      for number in range(2):
-        kind, is_new = OWN, False
-        if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
-          sample_rated(guide, state, tables.allowed.shape[1])
-          is_new = _apply(tables, state)
-          kind = RATED if is_new else OWN
-        if not is_new:
-          move_coarse(tables, state, coarse, number == 0)
-          if not _apply(tables, state):
-            continue
-        now_us = state.numbers[CURRENT]
-        limit = now_us * (1 - 1e-9)
-        guide.tally[kind, 1] += 1.0
-        if not _judge(step, work, tables, state, limit, penalty_us):
-          _undo(tables, state)
-        elif now_us < np.inf:
-          guide.tally[kind, 0] += _gain(now_us, state.numbers[CURRENT])
-        done += 1
-    return done
+    return _sweep(step, work, tables, state, penalty_us, given, guide)
   if task == _JUMP:
-    state.counts[MOVED] = len(given)
-    for group in range(len(given)):
-      state.moved[group], state.targets[group] = group, given[group]
-    if not _apply(tables, state):
-      return 0
+    return _jump(step, work, tables, state, penalty_us, given)
+  return _anneal(step, work, tables, state, penalty_us, cooling, guide)
+
+
+@expanded
+def _restart(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+) -> int:
+  for group in range(len(state.devices)):
+    _set(tables, state, group, np.int64(state.devices[group]))
+  _judge(step, work, tables, state, np.inf, penalty_us)
+  return 1
+
+
+@expanded
+def _sweep(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+  coarse_groups: np.ndarray,
+  guide: Guide,
+) -> int:
+  done = 0
+  for coarse in coarse_groups:
+    for number in range(2):
+      kind, is_new = OWN, False
+      if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
+        sample_rated(guide, state, tables.allowed.shape[1])
+        is_new = _apply(tables, state)
+        kind = RATED if is_new else OWN
+      if not is_new:
+        move_coarse(tables, state, coarse, number == 0)
+        if not _apply(tables, state):
+          continue
+      now_us = state.numbers[CURRENT]
+      limit = now_us * (1 - 1e-9)
+      guide.tally[kind, 1] += 1.0
+      if not _judge(step, work, tables, state, limit, penalty_us):
+        _undo(tables, state)
+      elif now_us < np.inf:
+        guide.tally[kind, 0] += _gain(now_us, state.numbers[CURRENT])
+      done += 1
+  return done
+
+
+@expanded
+def _jump(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+  devices: np.ndarray,
+) -> int:
+  state.counts[MOVED] = len(devices)
+  for group in range(len(devices)):
+    state.moved[group], state.targets[group] = group, devices[group]
+  done = 0
+  if _apply(tables, state):
     limit = min(state.numbers[CURRENT], state.numbers[BEST]) * (1 - 1e-9)
     if not _judge(step, work, tables, state, limit, penalty_us):
       _undo(tables, state)
-    return 1
+    done = 1
+  return done
+
+
+@expanded
+def _anneal(
+  step: Tables,
+  work: Workspace,
+  tables: SearchTables,
+  state: SearchState,
+  penalty_us: float,
+  cooling: Cooling,
+  guide: Guide,
+) -> int:
   lowest, highest = cooling.lowest, cooling.highest
   fall = cooling.cold_us / cooling.hot_us
   factor = fall ** (1.0 / max(1, cooling.evaluations))
   temperature = cooling.hot_us
-  while done < cooling.evaluations and idle < 1000:
+  done = idle = 0
+  while done < cooling.evaluations and idle < _MOST_IDLE:
     kind = OWN
     if guide.share[0] > 0.0 and uniform(state) < guide.share[0]:
       kind = RATED
