@@ -125,7 +125,7 @@ def autos(
   """`auto` with the policy, and without it."""
   found: dict[str, Any] = {}
   for arm, learned in {"with": LEARNED_IN_AUTO, "without": ()}.items():
-    placer = AutoPlacer(learned, policy if learned else None)
+    placer = AutoPlacer(learned=learned, policy=policy if learned else None)
     # A new one: what an arm has computed of it is not the next one's to use.
     fresh = Problem(dataclasses.replace(problem.graph), problem.cluster)
     result = placer.place(fresh, Simulator(fresh), Budget(budget_s), seed)

@@ -115,7 +115,6 @@ def split(problem):
   [
     (False, None, None, 0, True),
     (True, None, None, 1, True),
-    (False, "mine", None, 0, True),
     (False, "mine", 2000, 1, False),
     (False, None, 2000, 0, False),
     (True, None, 2000, 1, False),
@@ -129,7 +128,7 @@ def test_when_auto_asks_a_policy(
   auto = AutoPlacer(learned=("ordered",), policy=policy, search=PATIENT)
   if policy is not None:
     monkeypatch.setattr(registry, "named", lambda **_: ("ordered",))
-  seconds = 1.0 if evaluations is None else 1e4
+  seconds = 4.0 if evaluations is None else 1e4  # a loaded machine is slow
   budget = Budget(seconds, evaluations)
   result = auto.place(problem, Simulator(problem), budget, 0)
   assert asked.placed == placed

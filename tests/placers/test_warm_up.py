@@ -51,7 +51,7 @@ numbers["tolerance"] = np.float16(0.1)
 for strategy in ("annealing", "auto"):
   placers.place(problem, strategy, max_evaluations=count, **numbers)
   placers.place(problem, strategy, **numbers)
-warm = AnnealingPlacer(SearchConfig(patience=np.int16(3)))
+warm = AnnealingPlacer(config=SearchConfig(patience=np.int16(3)))
 simulator = Simulator(problem)
 warm.place(problem, simulator, Budget(np.float32(9), count), np.int8(1))
 simulator.run(np.zeros((2, problem.graph.num_ops), np.int64), np.float32(9))

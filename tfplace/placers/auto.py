@@ -65,7 +65,7 @@ _STARTS = 3
 _CONSOLIDATION_SHARE, _CONSOLIDATION_S_PER_OP = 0.03, 6e-6
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
 

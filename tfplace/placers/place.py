@@ -211,7 +211,9 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
       continue
   if "annealing" in parts:
     # Search a small graph in the way that large graphs are searched.
-    large = AnnealingPlacer(SearchConfig(coarse_groups=1), ("single",))
+    large = AnnealingPlacer(
+      config=SearchConfig(coarse_groups=1), starts=("single",)
+    )
     large.place(problem, simulator, Budget(1e6, 200), 0)
 
 

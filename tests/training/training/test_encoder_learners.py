@@ -53,14 +53,18 @@ def learner_of(strategy, tasks, **config):
 
 
 @pytest.mark.parametrize("seed", TRAINING_SEEDS)
-@pytest.mark.parametrize("strategy", NETWORKS)
-def test_ppo_finds_the_optimum_of_ten_ops(strategy, seed):
+@pytest.mark.parametrize(
+  "strategy, entropy", [("gdp", 0.05), ("ordered", 0.003)]
+)
+def test_ppo_finds_the_optimum_of_ten_ops(strategy, entropy, seed):
   problem = problem_of(random_graph(10, seed=3), gpus(3))
   every = np.array(list(itertools.product(range(3), repeat=10)), np.int32)
   optimum_us = Simulator(problem).run(every).step_time_us.min()
   task = task_of(problem)
   assert optimum_us < 0.75 * task.baseline_us  # there is something to find
-  learner = learner_of(strategy, [task], seed=seed, samples=32)
+  # With all samples or less entropy, most seeds of gdp end in a local optimum.
+  options = {"seed": seed, "samples": 32, "elite": 0.25, "entropy": entropy}
+  learner = learner_of(strategy, [task], **options)
   for iteration in range(150):
     step = learner.improve(0, np.random.default_rng([seed, iteration]))
     if step.greedy_us <= optimum_us:
@@ -150,29 +154,6 @@ def share_of_gains(learner, task):
     gains[decision, device] = max(0.0, np.log(base_us / us))
   best = np.argsort(-rated, axis=None)[:8]
   return gains.ravel()[best].sum() / np.sort(gains, axis=None)[-8:].sum()
-
-
-@pytest.mark.usefixtures("eagerly")
-def test_simulated_changes_come_again(monkeypatch):
-  monkeypatch.setattr(ordered_learner, "_SINGLES", 16)
-  problem = problem_of(random_graph(200, seed=1), gpus(3))
-  task = task_of(problem, np.zeros(200, np.int32))
-  learner = learner_of("ordered", [task])
-  counts, simulated = [], learner._simulated
-
-  def counted(task, choices):
-    counts[-1] += len(choices)
-    return simulated(task, choices)
-
-  learner._simulated = counted
-  for _ in range(6):
-    counts.append(0)
-    learner.imitate(0)
-  assert counts == [17, 17, 17, 17, 0, 0]
-  # A resumed run simulates them again, and counts the same.
-  assert task.evaluations == 0
-  drawn = [known[0].tobytes() for known in learner._changes.values()]
-  assert len(set(drawn)) == 4
 
 
 @pytest.mark.usefixtures("eagerly")

@@ -35,7 +35,7 @@ _PACKING_SHARE, _LEAST_PACKING_S = 0.2, 0.5
 _SETUP_S, _SETUP_DEVICE_S = 8e-6, 0.6e-6
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class AnnealingPlacer:
   """Simulated annealing from the best classical placements.
 

@@ -56,6 +56,16 @@ class Cooling(NamedTuple):
   part_share: float
 
 
+class _Parts(NamedTuple):
+  """Arguments of all compiled tasks of a chain."""
+
+  step: Tables
+  work: Workspace
+  tables: SearchTables
+  state: SearchState
+  penalty_us: float
+
+
 _RESTART, _ANNEAL, _SWEEP, _JUMP = 0, 1, 2, 3
 _NO_COOLING = Cooling(0, 1.0, 1.0, 0, 0, 0.0)
 _NOTHING = np.empty(0, np.int64)
@@ -152,9 +162,10 @@ class Chain:
     cooling: Cooling = _NO_COOLING,
     given: np.ndarray = _NOTHING,
   ) -> int:
-    penalty_us = self._scale.penalty_us
-    chain = self._step, self._work, tables, self._state, penalty_us
-    return _run(*chain, task, cooling, given, self.guide)
+    parts = _Parts(
+      self._step, self._work, tables, self._state, self._scale.penalty_us
+    )
+    return _run(parts, task, cooling, given, self.guide)
 
   def anneal(
     self,
@@ -204,15 +215,7 @@ class Chain:
 
 @kernel
 def _run(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-  task: int,
-  cooling: Cooling,
-  given: np.ndarray,
-  guide: Guide,
+  parts: _Parts, task: int, cooling: Cooling, given: np.ndarray, guide: Guide
 ) -> int:
   """Runs a task and returns its evaluations; the only entry from Python.
 
@@ -223,39 +226,26 @@ def _run(
     given: int64 coarse groups to sweep, or devices to jump to.
   """
   if task == _RESTART:
-    return _restart(step, work, tables, state, penalty_us)
+    return _restart(parts)
   if task == _SWEEP:
-    return _sweep(step, work, tables, state, penalty_us, given, guide)
+    return _sweep(parts, given, guide)
   if task == _JUMP:
-    return _jump(step, work, tables, state, penalty_us, given)
-  return _anneal(step, work, tables, state, penalty_us, cooling, guide)
+    return _jump(parts, given)
+  return _anneal(parts, cooling, guide)
 
 
 @expanded
-def _restart(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-) -> int:
+def _restart(parts: _Parts) -> int:
+  state = parts.state
   for group in range(len(state.devices)):
-    _set(tables, state, group, np.int64(state.devices[group]))
-  _judge(step, work, tables, state, np.inf, penalty_us)
+    _set(parts.tables, state, group, np.int64(state.devices[group]))
+  _judge(parts, np.inf)
   return 1
 
 
 @expanded
-def _sweep(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-  coarse_groups: np.ndarray,
-  guide: Guide,
-) -> int:
-  done = 0
+def _sweep(parts: _Parts, coarse_groups: np.ndarray, guide: Guide) -> int:
+  tables, state, done = parts.tables, parts.state, 0
   for coarse in coarse_groups:
     for number in range(2):
       kind, is_new = OWN, False
@@ -270,7 +260,7 @@ def _sweep(
       now_us = state.numbers[CURRENT]
       limit = now_us * (1 - 1e-9)
       guide.tally[kind, 1] += 1.0
-      if not _judge(step, work, tables, state, limit, penalty_us):
+      if not _judge(parts, limit):
         _undo(tables, state)
       elif now_us < np.inf:
         guide.tally[kind, 0] += _gain(now_us, state.numbers[CURRENT])
@@ -279,36 +269,23 @@ def _sweep(
 
 
 @expanded
-def _jump(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-  devices: np.ndarray,
-) -> int:
+def _jump(parts: _Parts, devices: np.ndarray) -> int:
+  tables, state = parts.tables, parts.state
   state.counts[MOVED] = len(devices)
   for group in range(len(devices)):
     state.moved[group], state.targets[group] = group, devices[group]
   done = 0
   if _apply(tables, state):
     limit = min(state.numbers[CURRENT], state.numbers[BEST]) * (1 - 1e-9)
-    if not _judge(step, work, tables, state, limit, penalty_us):
+    if not _judge(parts, limit):
       _undo(tables, state)
     done = 1
   return done
 
 
 @expanded
-def _anneal(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  penalty_us: float,
-  cooling: Cooling,
-  guide: Guide,
-) -> int:
+def _anneal(parts: _Parts, cooling: Cooling, guide: Guide) -> int:
+  tables, state = parts.tables, parts.state
   lowest, highest = cooling.lowest, cooling.highest
   fall = cooling.cold_us / cooling.hot_us
   factor = fall ** (1.0 / max(1, cooling.evaluations))
@@ -327,7 +304,7 @@ def _anneal(
     idle = 0
     best_us = state.numbers[BEST]
     limit = state.numbers[CURRENT] - temperature * np.log(uniform(state))
-    if not _judge(step, work, tables, state, limit, penalty_us):
+    if not _judge(parts, limit):
       _undo(tables, state)
     guide.tally[kind, 1] += 1.0
     if state.numbers[BEST] < best_us < np.inf:
@@ -374,17 +351,11 @@ def _gain(before_us: float, after_us: float) -> float:
 
 
 @helper
-def _judge(
-  step: Tables,
-  work: Workspace,
-  tables: SearchTables,
-  state: SearchState,
-  limit: float,
-  penalty_us: float,
-) -> bool:
+def _judge(parts: _Parts, limit: float) -> bool:
   """Simulates the changed state; accepts it up to an objective of `limit`."""
+  tables, state, work = parts.tables, parts.state, parts.work
   state.counts[EVALUATIONS] += 1
-  step_time_us = engine.simulate(step, state.op_devices, work, limit)
+  step_time_us = engine.simulate(parts.step, state.op_devices, work, limit)
   if step_time_us == np.inf:
     return False
   excess = 0.0
@@ -392,7 +363,7 @@ def _judge(
     over = work.peak_bytes[device] - tables.memory_bytes[device]
     if over > 0:
       excess += 0.01 + over / max(1.0, tables.memory_bytes[device])
-  objective = step_time_us + penalty_us * excess
+  objective = step_time_us + parts.penalty_us * excess
   if objective > limit:
     return False
   state.counts[IS_STALE] = 1

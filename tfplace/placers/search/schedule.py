@@ -30,9 +30,9 @@ _MEETINGS = (0.3, 0.6)
 _CHUNK_EVALUATIONS, _CHUNK_S = 500, 0.1
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-  """Settings of the search.
+  """Settings of the search; defaults are by trial.
 
   Attributes:
     chains: chains and threads. The result depends on it.

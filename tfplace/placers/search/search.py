@@ -182,8 +182,15 @@ class Search:
     can_merge = groups.num_groups > min(SIZES)
     if not self._scale.is_large or not can_merge or allowance.is_nothing:
       return
-    given = self._after_sweep, self._rngs, pool
-    sweep_all(self._chains, groups, starts, allowance, *given)
+    sweep_all(
+      self._chains,
+      groups,
+      starts,
+      allowance=allowance,
+      after=self._after_sweep,
+      rngs=self._rngs,
+      pool=pool,
+    )
     for chain in self._chains:
       chain.guide.tally[:] = 0.0  # Annealing counts other gains.
     self._collect()
@@ -204,30 +211,19 @@ class Search:
     self, index: int, number: int, starts: Sequence[np.ndarray]
   ) -> float:
     """Restarts a chain for a round and returns its first temperature."""
-    chain = self._chains[index]
-    hot_us = self._restart(chain, index, number, starts)
-    self._skip(chain)
-    return hot_us
-
-  def _restart(
-    self,
-    chain: Chain,
-    index: int,
-    number: int,
-    starts: Sequence[np.ndarray],
-  ) -> float:
-    chain.done = 0
-    turn = index + number
+    chain, warmth, turn = self._chains[index], 1.0, index + number
+    devices = starts[turn % len(starts)]
     if self._scale.is_large and number == 0:
       # Slow cooling separates the chains even if they share a start.
-      chain.restart(starts[0] if self._swept is None else self._swept[index])
-      warmth = 1.0 if self._swept is None else _SWEPT
-      return warmth * self._scale.hot_us
-    if turn % 2 == 0 and number > 0 and self._best is not None:
-      chain.restart(self._best)
-      return _WARM * self._scale.hot_us
-    chain.restart(starts[turn % len(starts)])
-    return self._scale.hot_us
+      devices = starts[0]
+      if self._swept is not None:
+        devices, warmth = self._swept[index], _SWEPT
+    elif turn % 2 == 0 and number > 0 and self._best is not None:
+      devices, warmth = self._best, _WARM
+    chain.done = 0
+    chain.restart(devices)
+    self._skip(chain)
+    return warmth * self._scale.hot_us
 
   def _round(
     self,

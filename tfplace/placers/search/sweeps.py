@@ -5,6 +5,7 @@ thousands of simulations for. Specific to tfplace, like multilevel partitioning.
 """
 
 import concurrent.futures
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -75,6 +76,7 @@ def sweep_all(
   chains: Sequence[Chain],
   groups: GroupGraph,
   starts: Sequence[np.ndarray],
+  *,
   allowance: Allowance,
   after: Callable[[Chain], None],
   rngs: Sequence[np.random.Generator],
@@ -94,7 +96,9 @@ def sweep_all(
   tables = search_tables(groups, merged)
   jobs = [
     pool.submit(
-      _sweep, chain, tables, [*starts[i:], *starts[:i]], allowance, after, rng
+      _Sweeps(chain, allowance, after, rng).run,
+      tables,
+      [*starts[i:], *starts[:i]],
     )
     for i, (chain, rng) in enumerate(zip(chains, rngs, strict=True))
   ]
@@ -102,46 +106,35 @@ def sweep_all(
     job.result()
 
 
-def _sweep(
-  chain: Chain,
-  merged_tables: SearchTables,
-  starts: Sequence[np.ndarray],
-  allowance: Allowance,
-  after: Callable[[Chain], None],
-  rng: np.random.Generator,
-) -> None:
-  """Sweeps one chain over merged groups, then over its own coarse groups."""
-  top = merged_tables.top_level
-  coarse = range(top, max(0, top - _REPEATED_LEVELS), -1)
-  number = 0
-  while number == 0 or allowance.spent(chain) < _REPEATED_SHARE:
-    chain.restart(starts[number % len(starts)])
-    for level in coarse:
-      _sweep_level(chain, merged_tables, level, allowance, after, rng)
-    number += 1
-  chain.restart(chain.best)
-  fine = [
-    (merged_tables, level) for level in range(top - _REPEATED_LEVELS, 0, -1)
-  ]
-  others = range(chain.tables.top_level, 0, -1)
-  for tables, level in [*fine, *((chain.tables, level) for level in others)]:
-    _sweep_level(chain, tables, level, allowance, after, rng)
+@dataclasses.dataclass(frozen=True)
+class _Sweeps:
+  """Sweeps of one chain."""
 
+  chain: Chain
+  allowance: Allowance
+  after: Callable[[Chain], None]
+  rng: np.random.Generator
 
-def _sweep_level(
-  chain: Chain,
-  tables: SearchTables,
-  level: int,
-  allowance: Allowance,
-  after: Callable[[Chain], None],
-  rng: np.random.Generator,
-) -> None:
-  coarse_groups = rng.permutation(
-    np.arange(*tables.level_offsets[level : level + 2])
-  )
-  at = 0
-  while at < len(coarse_groups) and allowance.spent(chain) < 1.0:
-    count = allowance.coarse_groups(chain)
-    chain.sweep(tables, coarse_groups[at : at + count])
-    after(chain)
-    at += count
+  def run(self, merged: SearchTables, starts: Sequence[np.ndarray]) -> None:
+    """Sweeps over merged groups, then over the chain's own coarse groups."""
+    chain, top = self.chain, merged.top_level
+    number = 0
+    while number == 0 or self.allowance.spent(chain) < _REPEATED_SHARE:
+      chain.restart(starts[number % len(starts)])
+      for level in range(top, max(0, top - _REPEATED_LEVELS), -1):
+        self._sweep(merged, level)
+      number += 1
+    chain.restart(chain.best)
+    for level in range(top - _REPEATED_LEVELS, 0, -1):
+      self._sweep(merged, level)
+    for level in range(chain.tables.top_level, 0, -1):
+      self._sweep(chain.tables, level)
+
+  def _sweep(self, tables: SearchTables, level: int) -> None:
+    first, last = tables.level_offsets[level : level + 2]
+    coarse_groups, at = self.rng.permutation(np.arange(first, last)), 0
+    while at < len(coarse_groups) and self.allowance.spent(self.chain) < 1.0:
+      count = self.allowance.coarse_groups(self.chain)
+      self.chain.sweep(tables, coarse_groups[at : at + count])
+      self.after(self.chain)
+      at += count
