@@ -31,6 +31,9 @@ class ToyNetwork(tf.Module):
   def __call__(self, time, allowed):
     return tf.where(allowed, self.weight * time, -1e9)
 
+  def exported_functions(self):
+    return {"logits": as_function(self, SIGNATURE)}
+
 
 class ToyLearner(Learner):
   network_type = ToySizes
@@ -76,6 +79,3 @@ class ToyLearner(Learner):
       entropy=mean_entropy(logits.numpy()),
       policy_loss=float(loss),
     )
-
-  def _functions(self, network):
-    return {"logits": as_function(network, SIGNATURE)}

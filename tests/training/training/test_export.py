@@ -14,11 +14,7 @@ from tfplace.learned import export, find_method, gdp, learner_type, policies
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
-from tfplace.learned.gdp.learner import (
-  NetworkConfig,
-  PlacementNetwork,
-  functions,
-)
+from tfplace.learned.gdp.learner import NetworkConfig, PlacementNetwork
 from tfplace.learned.policy_format import INFO_FILE, Exportable
 from tfplace.learned.train.checkpoints import restore_network
 
@@ -32,7 +28,8 @@ def extracted(num_ops, devices):
 
 def exportable(network):
   sizes = dataclasses.asdict(network.config)
-  return Exportable("gdp", sizes, network.variables, functions(network))
+  functions = network.exported_functions()
+  return Exportable("gdp", sizes, network.variables, functions)
 
 
 @pytest.fixture(scope="module")

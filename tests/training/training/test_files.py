@@ -19,11 +19,7 @@ from tfplace.learned import export
 from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.encoder import features
-from tfplace.learned.gdp.learner import (
-  NetworkConfig,
-  PlacementNetwork,
-  functions,
-)
+from tfplace.learned.gdp.learner import NetworkConfig, PlacementNetwork
 from tfplace.learned.policy_format import INFO_FILE, Exportable
 from tfplace.learned.train import targets
 from tfplace.learned.train.checkpoints import Checkpoints, JsonState
@@ -156,7 +152,8 @@ def policy():
   decisions = group_decisions(problem_of(random_graph(5, 5), gpus(2)))
   network(features.extract(decisions, axes=SMALL.axes).tensors())
   sizes = dataclasses.asdict(network.config)
-  return Exportable("gdp", sizes, network.variables, functions(network))
+  functions = network.exported_functions()
+  return Exportable("gdp", sizes, network.variables, functions)
 
 
 def content(folder):

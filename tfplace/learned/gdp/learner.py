@@ -60,6 +60,11 @@ class PlacementNetwork(Encoder):
     logits = self.run(self._scores, state, inputs["pair"], device)
     return tf.where(inputs["allowed"], logits, NEVER)
 
+  def exported_functions(self) -> dict[str, Any]:
+    """Returns `logits`: `Features.tensors()`, in order -> [N, D]."""
+    signature = features.signature(self.config.axes)
+    return {"logits": as_function(lambda **seen: self(seen), signature)}
+
   def _scores(
     self, state: tf.Tensor, pair: tf.Tensor, device: tf.Tensor
   ) -> tf.Tensor:
@@ -74,12 +79,6 @@ class PlacementNetwork(Encoder):
     # differ from the first step on. The sum alone learns that slowly.
     product = tf.matmul(self._query(state), self._key(device), transpose_b=True)
     return logits + product * self._pair_units**-0.5
-
-
-def functions(network: PlacementNetwork) -> dict[str, Any]:
-  """Returns `logits`: `Features.tensors()`, in order -> [N, D]."""
-  signature = features.signature(network.config.axes)
-  return {"logits": as_function(lambda **seen: network(seen), signature)}
 
 
 class GdpActor(PlacementActor):
@@ -101,9 +100,6 @@ class GdpLearner(EncoderLearner):
 
   def _make_actor(self) -> GdpActor:
     return GdpActor(self._bank, self.policy)
-
-  def _functions(self, network: PlacementNetwork) -> dict[str, Any]:
-    return functions(network)
 
   def imitate(self, graph: int) -> float:
     target = self._tasks[graph].target.astype(np.int32)

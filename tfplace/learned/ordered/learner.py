@@ -94,14 +94,13 @@ class OrderedNetwork(Encoder):
     weights = self._first, self._second, self._bias, self._last[:, 0]
     return tuple(tf.convert_to_tensor(weight) for weight in weights)
 
-
-def functions(network: OrderedNetwork) -> dict[str, Any]:
-  """Returns `contexts` (features -> contexts, slopes) and `head` (weights)."""
-  signature = features.signature(network.config.axes)
-  return {
-    "contexts": as_function(lambda **observed: network(observed), signature),
-    "head": as_function(network.head, {}),
-  }
+  def exported_functions(self) -> dict[str, Any]:
+    """Returns `contexts` (features -> contexts, slopes), `head` (weights)."""
+    signature = features.signature(self.config.axes)
+    return {
+      "contexts": as_function(lambda **observed: self(observed), signature),
+      "head": as_function(self.head, {}),
+    }
 
 
 # Parts of an observation besides the indices.
@@ -168,9 +167,6 @@ class OrderedLearner(EncoderLearner):
 
   def _make_actor(self) -> OrderedActor:
     return OrderedActor(self._bank, self.policy)
-
-  def _functions(self, network: OrderedNetwork) -> dict[str, Any]:
-    return functions(network)
 
   def imitate(self, graph: int) -> float:
     """See `Learner`; the changes depend on the number of completed steps."""

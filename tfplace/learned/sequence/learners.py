@@ -12,9 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned import Signature
 from tfplace.learned.config import TrainConfig
-from tfplace.learned.export import as_function
 from tfplace.learned.policy_format import PolicyInputs
 from tfplace.learned.sequence import features, placers, placeto_features
 from tfplace.learned.sequence.networks import (
@@ -41,13 +39,8 @@ _STATES = 128  # States of Placeto per gradient step; bounds memory.
 
 
 class SequenceLearner(Learner):
-  """Base learner: samples placements, evaluates them and updates the policy.
+  """Base learner: samples placements, evaluates them and updates the policy."""
 
-  Attributes:
-    functions: Methods of the policy to export, and their arguments.
-  """
-
-  functions: ClassVar[dict[str, Signature]]
   policy_type: ClassVar[Any]
   sampler_type: ClassVar[type[placers.Sampler]]
 
@@ -68,7 +61,7 @@ class SequenceLearner(Learner):
       {name: tf.constant(x) for name, x in seen.tensors().items()}
       for seen in self.inputs
     ]
-    functions = self.exportable().functions
+    functions = self.policy.exported_functions()
     self._samplers: list[Any] = [
       self.sampler_type(
         functools.partial(_call, functions, tensors), task.decisions
@@ -82,12 +75,6 @@ class SequenceLearner(Learner):
 
   def tracked(self) -> dict[str, Any]:
     return {**super().tracked(), "optimizer": self._optimizer}
-
-  def _functions(self, network: Any) -> dict[str, Any]:
-    return {
-      name: as_function(getattr(network, name), arguments)
-      for name, arguments in self.functions.items()
-    }
 
   def imitate(self, graph: int) -> float:
     target = self._target(graph)
@@ -144,9 +131,6 @@ class SequenceLearner(Learner):
 class RnnLearner(SequenceLearner):
   """Learner with one kind of decision: the device of each group."""
 
-  functions: ClassVar[dict[str, Signature]] = {
-    "decode": {**features.SIGNATURE, **features.NOISE}
-  }
   network_type: ClassVar[type] = RnnConfig
   policy_type: ClassVar[Any] = RnnNetwork
   sampler_type: ClassVar[type[placers.Sampler]] = placers.RnnSampler
@@ -168,10 +152,6 @@ class RnnLearner(SequenceLearner):
 class HierarchicalLearner(RnnLearner):
   """Learner with two kinds of decision: groups and their devices."""
 
-  functions: ClassVar[dict[str, Signature]] = {
-    "group_logits": features.SIGNATURE,
-    "decode": {**features.SIGNATURE, **features.GROUPING, **features.NOISE},
-  }
   network_type: ClassVar[type] = HierarchicalConfig
   policy_type: ClassVar[Any] = HierarchicalNetwork
   sampler_type: ClassVar[type[placers.Sampler]] = placers.HierarchicalSampler
@@ -195,9 +175,6 @@ class PlacetoLearner(SequenceLearner):
   Each step is rewarded by the decrease of the step time (arXiv 1906.08879).
   """
 
-  functions: ClassVar[dict[str, Signature]] = {
-    "logits": {**placeto_features.SIGNATURE, **placeto_features.STATE}
-  }
   network_type: ClassVar[type] = PlacetoConfig
   policy_type: ClassVar[Any] = PlacetoNetwork
   sampler_type: ClassVar[type[placers.Sampler]] = placers.PlacetoSampler

@@ -5,12 +5,14 @@ from HDP (2018), with the sizes of TensorFlow's `hierarchical_controller`.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.learned import Signature
 from tfplace.learned.decisions import NEVER
+from tfplace.learned.export import as_function
 from tfplace.learned.sequence import features
 
 
@@ -218,6 +220,11 @@ class RnnNetwork(tf.Module):
     types = tf.zeros([1, len(self.config.types) + 1])
     return {**blank(features.SIGNATURE), "types": types}
 
+  def exported_functions(self) -> dict[str, Any]:
+    """Returns the functions that placers call."""
+    arguments = {**features.SIGNATURE, **features.NOISE}
+    return {"decode": as_function(self.decode, arguments)}
+
   def decode(self, **given: tf.Tensor) -> tf.Tensor:
     """Maps features and `noise` to [B, N] int32 devices."""
     return self._decoded(given, given["noise"])[0]
@@ -256,6 +263,14 @@ class HierarchicalNetwork(RnnNetwork):
     given = {**self._blank(), **blank(features.GROUPING)}
     self.group_logits(**given)
     self.decode(**given, noise=tf.zeros([1, config.groups, 1]))
+
+  def exported_functions(self) -> dict[str, Any]:
+    """Returns the functions that placers call."""
+    arguments = {**features.SIGNATURE, **features.GROUPING, **features.NOISE}
+    return {
+      "group_logits": as_function(self.group_logits, features.SIGNATURE),
+      "decode": as_function(self.decode, arguments),
+    }
 
   def group_logits(self, **given: tf.Tensor) -> tf.Tensor:
     """Maps features to [N, G] logits."""

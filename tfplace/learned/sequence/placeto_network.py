@@ -6,12 +6,14 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.learned.decisions import NEVER
+from tfplace.learned.export import as_function
 from tfplace.learned.sequence import placeto_features
 from tfplace.learned.sequence.networks import Choices, Tensors, blank
 
 # Initially the odds of a device fall with this power of a group's time on it. 2
 # rules out slow CPUs, which the paper's equal GPUs do not need.
 _SPEED_WEIGHT = 2.0
+_SIGNATURE = {**placeto_features.SIGNATURE, **placeto_features.STATE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +73,11 @@ class PlacetoNetwork(tf.Module):
       16 * units, 8 * units, 1, kernel_initializer="zeros"
     )
     self._speed = tf.Variable(_SPEED_WEIGHT, name="speed")
-    signature = {**placeto_features.SIGNATURE, **placeto_features.STATE}
-    self.logits(**blank(signature))
+    self.logits(**blank(_SIGNATURE))
+
+  def exported_functions(self) -> dict[str, Any]:
+    """Returns the functions that placers call."""
+    return {"logits": as_function(self.logits, _SIGNATURE)}
 
   def logits(self, **given: tf.Tensor) -> tf.Tensor:
     """Computes the logits of each episode's current group.

@@ -124,6 +124,7 @@ class Learner(tf.Module, abc.ABC):
     sizes: Sizes of the network.
     inputs: Policy inputs of each graph, from `_extract`.
     policy: Network whose `variables` are those of an exported policy, in order.
+      Placers call its `exported_functions()`, see `export.as_function`.
     imitation_optimizer: Adam optimizer of the imitation.
 
   Raises:
@@ -167,10 +168,6 @@ class Learner(tf.Module, abc.ABC):
     `rng`, seeded by the step number, is the only source of randomness.
     """
 
-  @abc.abstractmethod
-  def _functions(self, network: Any) -> dict[str, Any]:
-    """Returns what a placer calls of a network, see `export.as_function`."""
-
   def exportable(self) -> Exportable:
     """Returns the policy as plain TensorFlow functions, with its sizes."""
     return self._exported(self.policy)
@@ -180,7 +177,7 @@ class Learner(tf.Module, abc.ABC):
       strategy=self._config.strategy,
       network=dataclasses.asdict(self.sizes),
       variables=list(network.variables),
-      functions=self._functions(network),
+      functions=network.exported_functions(),
     )
 
   def tracked(self) -> dict[str, Any]:
