@@ -88,7 +88,7 @@ def test_gpus_on_a_switch_have_an_outgoing_channel_each():
   assert len({channel[i, 4] for i in range(4)}) == 4
 
 
-def test_nvlinks_of_pairs_are_apart_and_a_shared_bus_is_both_directions():
+def test_nvlinks_are_apart_and_a_bus_is_both_ways():
   # NVLink between GPUs; one bus carries all from and to the host.
   def rate(src, dst):
     return 12e3 if 3 in (src, dst) else 48e3

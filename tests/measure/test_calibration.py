@@ -5,14 +5,31 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.testing.four_chains import four_chains
 from tfplace.core.cluster import Cluster, Device, Link
+from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
 from tfplace.measure import evaluations
 from tfplace.measure.calibrate import calibration, fit
 from tfplace.measure.calibrate.fit import Factors
 from tfplace.measure.local import runtime
 from tfplace.simulate import Simulator
+
+DEPTH, WIDTH = 30, 4
+
+
+def four_chains():
+  """Four chains of 30 ops of 50 us; each sends tensors of one size.
+
+  Op `WIDTH * step + chain` is the chain's op of that step.
+  """
+  sizes = (4.0, 10e3, 100.0, 1000.0)
+  ops = [
+    OpSpec(f"{chain}_{step}", "Relu", {"CPU": 50.0}, [sizes[chain]])
+    for step in range(DEPTH)
+    for chain in range(WIDTH)
+  ]
+  edges = [(i, 0, i + WIDTH) for i in range(WIDTH * (DEPTH - 1))]
+  return build_graph("g", ops, edges)
 
 
 def chains_on(**costs):

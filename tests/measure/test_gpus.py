@@ -55,7 +55,7 @@ def test_host_without_gpu_is_told_what_to_choose(monkeypatch):
     pass
 
 
-def test_a_driver_without_cuda_libraries_stops_with_what_to_install(
+def test_a_driver_without_cuda_libraries_says_what_to_install(
   monkeypatch,
 ):
   monkeypatch.setattr(host, "_DRIVERS", (__file__,))

@@ -10,10 +10,17 @@ import grpc
 import psutil
 import pytest
 
-from tests.testing.ports import reaches
 from tests.testing.served_workers import Served, await_true, children, serving
 from tests.testing.slow import SLOW
 from tfplace.bin import worker
+
+
+def reaches(host, port):
+  try:
+    with socket.create_connection((host, port), timeout=0.5):
+      return True
+  except OSError:
+    return False
 
 
 def is_alive(pid):

@@ -21,8 +21,6 @@ from tfplace.core import order as orders
 from tfplace.core.cluster import with_max_memory
 from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
-from tfplace.placers import registry
-from tfplace.placers.dask_workers import check_dask
 from tfplace.plan import (
   Plan,
   PlanConfig,
@@ -157,22 +155,18 @@ def _check(values: flags.FlagValues) -> None:
   """Checks the flags before anything is computed."""
   outputs.check_files(values)
   outputs.check_pictures(values)
-  if values.init_placement:
-    registry.check_accepts_start(values.strategy)
-    chosen = microbatch_flags.chosen(values)
-    if chosen:
-      raise cli.UsageError(
-        f"--init_placement is of a step that is known: give its own values"
-        f" instead of {' and '.join(chosen)}"
-      )
+  chosen = microbatch_flags.chosen(values)
+  if values.init_placement and chosen:
+    raise cli.UsageError(
+      f"--init_placement is of a step that is known: give its own values"
+      f" instead of {' and '.join(chosen)}"
+    )
   if values["traffic_tolerance"].present and values.strategy != AUTO:
     raise cli.UsageError(
       f"--traffic_tolerance={values.traffic_tolerance:g} is for"
       f" --strategy={AUTO}; strategy {values.strategy!r} gives up no time for"
       " less traffic"
     )
-  if values.dask is not None:
-    check_dask(values.dask)
   kind = sources.chosen_source(values, may_choose=True)
   cluster = cli.required(values, "cluster")
   if values.measure_s and not sources.is_live(cluster):
