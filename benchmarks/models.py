@@ -676,6 +676,54 @@ class FusedBatchNormalization(layers.BatchNormalization):
     return y
 
 
+def resnet101_modules() -> tuple[keras.Model, np.ndarray]:
+  """ResNet-101 of torchgpipe, 370 modules that name the layers by number.
+
+  Returns:
+    The model, and [modules + 1] bytes of an example that cross a cut before
+    each module: an output, and the input of a bottleneck until it is added.
+  """
+  sent = [0.0]
+
+  def layer(kind: type[layers.Layer], *args, **options) -> layers.Layer:
+    name = f"module_{len(sent) - 1}_{kind.__name__.lower()}"
+    return kind(*args, **options, name=name)
+
+  def end(*kept: Tensor) -> Tensor:
+    sent.append(4.0 * sum(math.prod(one.shape[1:]) for one in kept))
+    return kept[0]
+
+  def convolution(x: Tensor, filters: int, size: int, stride: int) -> Tensor:
+    options = {"padding": "same", "use_bias": False}
+    return layer(layers.Conv2D, filters, size, stride, **options)(x)
+
+  def normalized(x: Tensor, filters: int, size: int, stride: int, *past):
+    x = end(convolution(x, filters, size, stride), *past)
+    return end(layer(FusedBatchNormalization)(x), *past)
+
+  def active(x: Tensor, *past: Tensor) -> Tensor:
+    return end(layer(layers.ReLU)(x), *past)
+
+  images = keras.Input((224, 224, 3))
+  x = active(normalized(images, 64, 7, 2))
+  x = end(layer(layers.MaxPooling2D, 3, 2, "same")(x))
+  for filters, count in ((64, 3), (128, 4), (256, 23), (512, 3)):
+    for i in range(count):
+      stride = 2 if filters > 64 and not i else 1
+      past = end(x, x)
+      x = active(normalized(x, filters, 1, 1, past), past)
+      x = active(normalized(x, filters, 3, stride, past), past)
+      x = normalized(x, 4 * filters, 1, 1, past)
+      if not i:
+        past = convolution(past, 4 * filters, 1, stride)
+        past = layer(FusedBatchNormalization)(past)
+      x = active(end(layer(layers.Add)([x, past])))
+  x = end(end(layer(layers.GlobalAveragePooling2D)(x)))
+  model = keras.Model(images, end(layer(layers.Dense, 1000)(x)))
+  model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(True))
+  return model, np.array(sent)
+
+
 class FusedLayerNormalization(layers.Layer):
   """Layer normalization by the fused batch normalization of its rows."""
 

@@ -64,6 +64,7 @@ BENCHMARKS = {
     ("--models=inception_v3",),
     "gpu_steps.csv",
   ),
+  "plans": Benchmark("benchmarks.run_plans", ("--sets=amp",), "plans"),
   "measured": Benchmark(
     "benchmarks.run_measured",
     (
@@ -91,8 +92,8 @@ OPTIONS.add("quick", False, "Tries everything with tiny settings.")
 OPTIONS.add(
   "data_dir",
   None,
-  "Folder of gpu_kernels.csv.gz and gpu_steps.csv; without it, what needs them"
-  " is left out.",
+  "Folder of gpu_kernels.csv.gz, gpu_steps.csv and plans; what needs them is"
+  " left out without it.",
 )
 OPTIONS.add("results_dir", str(lib.RESULTS), "Folder of the JSON files.")
 

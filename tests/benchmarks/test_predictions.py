@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks import fit_kernel_costs, run_published_steps
+from benchmarks import fit_kernel_costs, run_plans, run_published_steps
 from benchmarks.run_published_steps import Row
+from tests.testing import problems
 
 ONE = Row("resnet50", "train", "v100", 1, 32, "fp32", False, 100.0, "")
 
@@ -45,3 +46,55 @@ def test_the_clock_of_kernels_is_inverted():
   times = np.array([20.0, 100.0, 5000.0])
   assert clock.measured(times)[0] > 30.0
   np.testing.assert_allclose(clock.kernel(clock.measured(times)), times)
+
+
+def plan(grid, us, **known):
+  stages = len(us[0])
+  cluster = problems.cluster([np.inf] * 2, bandwidth=100.0, latency=3.0)
+  fields = {
+    "count": 1,
+    "sent_bytes": [0.0] * (stages - 1),
+    "gradient_bytes": [0.0] * stages,
+    **known,
+  }
+  return run_plans.Plan(
+    "p", "all", 1.0, cluster, np.array(grid), us=np.array(us), **fields
+  )
+
+
+def test_replicas_reduce_parts_of_gradients_in_a_ring():
+  # A part of 1000 bytes goes from one device to the other in 13 us, and its sum
+  # back in 13; the passes before take 30 us and the update 5.
+  two = plan([[0], [1]], [[10.0], [20.0], [5.0]], gradient_bytes=[2000.0])
+  assert run_plans.predicted_s(two) == pytest.approx((30 + 13 + 13 + 5) / 1e6)
+  one = plan([[0]], [[10.0], [20.0], [5.0]], gradient_bytes=[2000.0])
+  assert run_plans.predicted_s(one) == pytest.approx(35 / 1e6)
+
+
+def test_all_but_the_last_microbatch_are_recomputed():
+  # The second stage runs forward from 13 to 23, both passes of the first
+  # microbatch to 53, then the second one to 63 and 83; its gradient is at the
+  # first stage at 86. That one ends the first microbatch, from 56, at 86.
+  us = [[10.0, 10.0], [20.0, 20.0], [0.0, 0.0]]
+  both = plan([[0, 1]], us, count=2, recomputes=True, examples=2)
+  assert run_plans.predicted_s(both) == pytest.approx(106 / 1e6 / 2)
+
+
+def test_messages_between_stages_keep_both_ends_busy():
+  cluster, grid = run_plans._deepspeed("2*t4x2", 2, 2, 1000.0)
+  np.testing.assert_array_equal(grid, [[0, 3], [1, 4]])
+  assert cluster.send_us_per_byte[0, 3] == cluster.recv_us_per_byte[0, 3]
+  assert cluster.send_us_per_byte[0, 3] == 1 / 1000.0
+  assert (cluster.send_us[0, 3], cluster.latency_us[0, 3]) == (46.0, 0.0)
+  assert (cluster.send_us[0, 1], cluster.bandwidth[0, 1]) == (0.0, 12000.0)
+
+
+def test_regret_is_the_time_of_the_choice_over_the_fastest():
+  rows = [
+    {"rivals": "a", "measured_s": 2.0, "predicted_s": 1.0},
+    {"rivals": "a", "measured_s": 1.0, "predicted_s": 3.0},
+    {"rivals": "b", "measured_s": 5.0, "predicted_s": 4.0},
+  ]
+  assert run_plans.regret(rows, lambda row: row["predicted_s"]) == 2.0
+  assert run_plans.regret(rows, lambda row: -row["predicted_s"]) == 1.0
+  assert np.isnan(run_plans.regret(rows, lambda row: np.nan))

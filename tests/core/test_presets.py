@@ -99,7 +99,7 @@ def test_pcie_gpus_share_their_switch_to_the_host():
   [
     ("v100x4", 0, 1, 2 * 23950.0),  # two links between each pair
     ("v100x4", 3, 4, 12000.0),  # the CPU stays on PCIe 3.0
-    ("a100x8", 0, 7, 12 * 25000.0),
+    ("a100x8", 0, 7, 12 * 18750.0),  # measured: 225 of 300 GB/s
     ("h100x2", 0, 1, 18 * 25000.0),
     ("p100x2-nvlink", 0, 1, 18310.0),
     ("v100x2-pcie", 0, 1, 12000.0),
@@ -139,7 +139,7 @@ def test_unequal_gpus_use_pcie():
   bandwidth = cluster_preset("v100x2+a100x2").bandwidth
   channel = cluster_preset("v100x2+a100x2").channel
   assert bandwidth[0, 1] == 47900.0
-  assert bandwidth[2, 3] == 12 * 25000.0
+  assert bandwidth[2, 3] == 12 * 18750.0
   # PCIe 3.0 of a V100, 4.0 of an A100; V100s share a switch, and so do A100s.
   assert bandwidth[0, 2] == bandwidth[2, 0] == bandwidth[0, 4] == 12000.0
   assert bandwidth[2, 4] == bandwidth[4, 3] == 24000.0
@@ -195,6 +195,7 @@ def test_inside_a_host_all_is_as_in_the_preset_of_one(one):
     ("2*v100x8", 12000, 24, 4),
     ("2*a100x8", 24000, 24, 8),
     ("2*h100x8", 48000, 24, 8),
+    ("2*gh200x4", 23300, 44, 4),
   ],
 )
 def test_between_hosts_is_the_network_of_the_data_sheet(

@@ -30,7 +30,8 @@ PLACETO_OP_OVERHEAD_US = 5.7
 
 # The sources of links give no latency. The value lies between the few
 # microseconds of a raw peer read and the tens of microseconds of a copy
-# scheduled by TensorFlow.
+# scheduled by TensorFlow. All-reduce of 1 MiB on 2 to 8 A100 by NCCL takes 6 to
+# 20 us for each step of the ring (VIA-Research/vTrain).
 TRANSFER_LATENCY_US = 10.0
 
 _Slot = tuple[NamedGpus, int]  # A GPU, and its number among those of its kind.
