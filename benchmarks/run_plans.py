@@ -30,7 +30,7 @@ from benchmarks import lib
 from benchmarks.lib import Options
 from tfplace.bin import cli
 from tfplace.core import Cluster, Link, OpSpec, Problem, build_graph
-from tfplace.core.hardware import GPUS, NETWORKS
+from tfplace.core.hardware import GPUS
 from tfplace.core.op_graph import CONTROL_OUTPUT
 from tfplace.core.order import RANK
 from tfplace.core.presets import cluster_preset
@@ -41,9 +41,8 @@ OPTIONS.add("data", None, "Folder of measured plans.")
 OPTIONS.add("sets", ["amp", "sailor", "torchgpipe"], "Sets of plans.")
 OPTIONS.add("out", str(lib.RESULTS / "plans.json"), "JSON file.")
 
-# AMP: four g4dn.12xlarge (AWS: four T4 and 50 Gb/s each). Weights and
-# activations have 2 bytes, gradients 4; Adam moves 30 bytes for a parameter.
-_T4_BYTES_PER_US = 6250.0
+# AMP: weights and activations have 2 bytes, gradients 4; Adam moves 30 bytes
+# for a parameter.
 _BATCH, _WIDTH, _LENGTH, _VOCABULARY = 32, 1024, 1024, 52256
 _UNLIMITED = 1e9  # bytes/us
 
@@ -166,7 +165,7 @@ def amp_plans(rows: Rows) -> Iterator[Plan]:
     parameters[0] = parameters[-2] if pp > 1 else 0  # They share one.
     of_stage = _sums(parameters, cuts)
     memory_bytes_per_us = GPUS["t4"].hardware["bandwidth"] / 1e3
-    cluster, grid = _deepspeed(f"4*t4x{4 // mp}", dp, pp, _T4_BYTES_PER_US)
+    cluster, grid = _deepspeed(f"4*t4x{4 // mp}", dp, pp)
     yield Plan(
       name=f"amp/{mp}x{dp}x{pp}/{micro}",
       rivals="amp",
@@ -195,8 +194,8 @@ def sailor_plans(rows: Rows) -> Iterator[Plan]:
     layers = [r for r in rows["sailor_layers"] if key.items() <= r.items()]
     if row["drop"] == "1" or {*nodes} != {f"GH-96:{tp}"} or not layers:
       continue
-    rate = int(tp) * NETWORKS[GPUS["gh200"].network].bytes_per_us
-    cluster, grid = _deepspeed(f"{len(nodes)}*gh200x1", dp, pp, rate)
+    preset = f"{len(nodes)}*gh200x1"
+    cluster, grid = _deepspeed(preset, dp, pp, adapters=int(tp))
     columns = ("fwd_s", "bwd_s", "update_s", "params")
     table = [[float(r[column]) for r in layers] for column in columns]
     *seconds, parameters = _sums(table, cuts)
@@ -220,13 +219,13 @@ def _sums(of_layers: Any, cuts: Sequence[int]) -> np.ndarray:
 
 
 def _deepspeed(
-  preset: str, dp: int, pp: int, bytes_per_us: float
+  preset: str, dp: int, pp: int, adapters: int = 1
 ) -> tuple[Cluster, np.ndarray]:
   """Returns devices of a network, and the [replicas, stages] that run a plan.
 
   Consecutive devices are replicas of a stage. A message between stages keeps
   both busy: NCCL's send and receive are on the stream that computes
-  (deepspeed/runtime/pipe/p2p.py).
+  (deepspeed/runtime/pipe/p2p.py). `adapters` of a device share a message.
   """
   cluster = cluster_preset(preset)
   gpus = [i for i, device in enumerate(cluster.devices) if not device.is_cpu]
@@ -234,8 +233,8 @@ def _deepspeed(
   host_of = dict(zip(cluster.index, cluster.hosts, strict=True))
   links = []
   for link in cluster.links:
-    rate = link.bandwidth_bytes_per_us
-    rate = rate if host_of[link.src] == host_of[link.dst] else bytes_per_us
+    is_near = host_of[link.src] == host_of[link.dst]
+    rate = link.bandwidth_bytes_per_us * (1 if is_near else adapters)
     us, ends = link.latency_us, (link.src, link.dst)
     if stage_of.get(link.src) == stage_of.get(link.dst):
       links.append(dataclasses.replace(link, bandwidth_bytes_per_us=rate))
