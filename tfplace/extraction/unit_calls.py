@@ -69,6 +69,8 @@ def compile_units(
   Returns:
     Each call -> the ops of its unit, and the tensors in place of `results`.
   """
+  if turn_of is not None:
+    _pass_identities(graph)
   wanted = {tensor.ref() for tensor in results}
   flow = _Flow(graph.get_operations(), wanted, later, turn_of is not None)
   ops, found = flow.ops, _grouped(graph, flow, unit_of, turn_of)
@@ -101,6 +103,21 @@ def compile_units(
     {call: unit.ops for unit, call in zip(made, calls, strict=True)},
     [replaced.get(tensor.ref(), tensor) for tensor in results],
   )
+
+
+def _pass_identities(graph: tf.Graph) -> None:
+  """Lets readers of `IdentityN` read its inputs, each on its own device.
+
+  Keras' optimizers pass all gradients through one, which would bring them to
+  one device and back.
+  """
+  for op in graph.get_operations():
+    if op.type == "IdentityN":
+      for source, tensor in zip(op.inputs, op.outputs, strict=True):
+        for reader in tensor.consumers():
+          for i, read in enumerate(reader.inputs):
+            if read is tensor:
+              reader._update_input(i, source)
 
 
 class _Flow:
