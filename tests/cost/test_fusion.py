@@ -185,6 +185,21 @@ def test_a_fused_step_takes_less_time(graphs):
   assert problems[1].graph.num_ops < 0.5 * problems[0].graph.num_ops
 
 
+def test_writes_of_variables_take_no_time_on_gpus(graphs):
+  plain, fused = graphs
+  for kind, is_free in (("GPU", True), ("CPU", False)):
+    times = {
+      graph: [
+        float(graph.time_us[kind][i])
+        for i, type_ in enumerate(graph.types)
+        if type_ == "AssignSubVariableOp"
+      ]
+      for graph in (plain, fused)
+    }
+    assert times[plain] and min(times[plain]) > 0
+    assert max(times[fused]) == 0 if is_free else times[fused] == times[plain]
+
+
 def test_units_survive_a_file_and_are_placed(graphs, tmp_path):
   path = tmp_path / "g.json.gz"
   save_graph(graphs[1], path)

@@ -14,6 +14,8 @@ The rules are a summary of XLA's GPU fusion passes (`xla/service/gpu`):
 - Loops that are equally far from the inputs and read the same largest tensor
   are one kernel.
 - An elementwise op of one product and small tensors is the product's epilogue.
+- A variable is written by the loop that computes its value: a call of units
+  takes the writes as well, see `extraction.unit_calls`.
 
 A kernel takes the time of its bytes, or at least `FLOOR_US`.
 """
@@ -49,6 +51,9 @@ _WRITTEN = frozenset({
 _PARTS = ("Gather", "Slice", "Split", "StridedSlice", "Unpack")  # prefixes
 # `MaxOperandsAndOutputsPerFusion` in `xla/service/gpu/gpu_fusible.h`.
 _MOST_READS = 96
+_WRITES = frozenset(
+  {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"}
+)
 _SMALL = 64  # An epilogue's other operands are smaller than its result by this.
 
 
@@ -99,17 +104,25 @@ def fuse(
     gpus: kind of GPU -> hardware, for kernel times. On other kinds, a unit
       takes as long as its ops.
   """
+  is_write = np.array([kind in _WRITES for kind in graph.types])
+  times = {
+    kind: np.where(is_write & (time_us > 0), 0.0, time_us)
+    if kind in gpus
+    else time_us
+    for kind, time_us in graph.time_us.items()
+  }
+  graph = dataclasses.replace(graph, time_us=times)
   members: dict[int, list[int]] = {}
   for op in graph.topological_order.tolist():
     if unit_of[op] >= 0:
       members.setdefault(int(unit_of[op]), []).append(op)
   inside = _Inside(graph, unit_of)
   found = {number: inside.unit(ops) for number, ops in members.items()}
-  times = {
+  unit_us = {
     kind: _times_us(graph, kind, found.values(), gpus.get(kind))
     for kind in graph.time_us
   }
-  return _with_units(graph, unit_of, found, times, inside.inlined)
+  return _with_units(graph, unit_of, found, unit_us, inside.inlined)
 
 
 class _Inside:
