@@ -4,6 +4,9 @@ Each unit becomes a function and one call of it on the device of its ops. A
 function is named by its content, so equal units of layers and microbatches are
 compiled once per device. TensorFlow's own clusters (`_XlaScope`) are compiled
 one by one, however equal.
+
+In the step that `fit` runs, calls also read and write the variables of their
+device, and take the small ops between units.
 """
 
 import dataclasses
