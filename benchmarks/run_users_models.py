@@ -123,7 +123,7 @@ def attempt(
     return {"steps": len(losses)}
 
   def fit_xla() -> dict[str, Any]:
-    compiled.extend(fitted(_built(build), jit_compile=True))
+    compiled.extend(fitted(_built(build, jit_compile=True)))
     return {"steps": len(compiled)}
 
   def plan(**options: Any) -> dict[str, Any]:
@@ -138,7 +138,8 @@ def attempt(
     return {"difference": difference, "message": placed.placement.message}
 
   def in_units(count: int) -> dict[str, Any]:
-    case = _built(build)
+    # Masks are XLA's only where Keras compiles the step.
+    case = _built(build, jit_compile=bool(compiled))
     options = {"strategy": "metis", "costs": "estimated", "compile": "xla"}
     placed = tfplace.place_model(case.model, microbatches=count, **options)
     found = fitted(case)
@@ -180,16 +181,18 @@ def attempted(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
   return {**found, "seconds": round(time.perf_counter() - began, 2)}
 
 
-def _built(build: Callable[[], "Case"]) -> "Case":
+def _built(build: Callable[[], "Case"], jit_compile: bool = False) -> "Case":
   """Builds a model; weights and random numbers are equal in each call."""
   import keras
 
   keras.utils.clear_session()
   keras.utils.set_random_seed(1)
-  return build()
+  case = build()
+  case.model.jit_compile = jit_compile
+  return case
 
 
-def fitted(case: "Case", jit_compile: bool = False) -> list[dict[str, float]]:
+def fitted(case: "Case") -> list[dict[str, float]]:
   """Fits a model; returns losses by step."""
   import keras
   import tensorflow as tf
@@ -200,7 +203,6 @@ def fitted(case: "Case", jit_compile: bool = False) -> list[dict[str, float]]:
       {k: float(v) for k, v in logs.items() if "loss" in k}
     )
   )
-  case.model.jit_compile = jit_compile
   dataset = tf.data.Dataset.from_tensor_slices(case.data)
   case.model.fit(dataset.batch(case.batch_size), verbose=0, callbacks=[keep])
   return found
