@@ -1,12 +1,12 @@
 """Fits the parameters of the cost model `kernels` to measured kernels.
 
-Reads the measurements of `--data`, fits by SciPy and, for the thresholds at
-which libraries change kernels, by LightGBM (the extra `fit`). `--write` writes
-the package's JSON file. The table has the mean absolute percentage error of
-each class: on test rows, and on each GPU in turn with that GPU left out of the
-fit. The small kernels of the data have the time of a launch, which is no kernel
-time: every class gets one such floor, and one time that the events around a
-kernel add to it. Both stay in this file.
+Reads the measurements of `--data` and of the file of bfloat16 products beside
+it, fits by SciPy and, for the thresholds at which libraries change kernels, by
+LightGBM (the extra `fit`). `--write` writes the package's JSON file. The table
+has the mean absolute percentage error of each class: on test rows, and on each
+GPU in turn with that GPU left out of the fit. The small fp32 kernels have the
+time of a launch, which is no kernel time: every class gets one such floor, and
+one time that the events around a kernel add to it. Both stay in this file.
 
   python -m benchmarks.fit_kernel_costs --data=gpu_kernels.csv.gz --write
 """
@@ -24,16 +24,15 @@ from absl import flags
 from scipy.optimize import least_squares
 
 from benchmarks import kernel_data, lib
-from benchmarks.kernel_data import NAMES, Rows
+from benchmarks.kernel_data import NAMES, TENSOR, Rows
 from benchmarks.lib import Options
 from tfplace.bin import cli
 from tfplace.cost.kernels import convolution, gemm, memory_bound, parameters
 from tfplace.cost.kernels.convolution import ConvolutionParameters
-from tfplace.cost.kernels.correction import Correction, Forest
+from tfplace.cost.kernels.correction import Forest
 from tfplace.cost.kernels.gemm import GemmParameters
 from tfplace.cost.kernels.memory_bound import MemoryParameters
 from tfplace.cost.kernels.rates import Limits
-from tfplace.cost.kernels.tiles import TileParameters
 
 OPTIONS = Options("fit_kernel_costs", __doc__)
 OPTIONS.add("data", None, "gpu_kernels.csv.gz to fit to.")
@@ -42,17 +41,18 @@ OPTIONS.add("leave_out", True, "Also fit without each GPU.")
 OPTIONS.add("out", str(lib.RESULTS / "kernels.json"), "JSON file to write.")
 
 _SEED = 0  # of samples and trees
-_SAMPLE = 600  # rows per GPU of analytic fits
-_LEAST_US = 60.0  # of a row that is fitted: below, it is a launch
-_LARGE_US = 100.0  # of a row whose error is shown
+_SAMPLE = 300  # rows per GPU and range of latency of analytic fits
+_LEAST_US = 60.0  # of an fp32 row that is fitted: below, it is a launch
+# Of a row whose error is shown.
+_LARGE_US = {TENSOR: 20.0}
+_LARGE_FP32_US = 100.0
 _SCALE = 0.08  # of log errors: larger ones count less than their square
-# Per row; of three values, the one with the least error on left-out GPUs.
-_RIDGE = 1e-1
-# Chosen by cross-validation on rows that may be fitted.
+_RIDGE = 1e-1  # per row, of corrections of rows
+# Chosen by cross-validation on rows that may be fitted. Products on tensor
+# cores need few trees: more do not help on a GPU that was left out.
 _FOREST = {
-  "num_iterations": 200,
   "num_leaves": 31,
-  "learning_rate": 0.08,
+  "learning_rate": 0.1,
   "objective": "l1",
   "min_data_in_leaf": 50,
   "bagging_fraction": 0.8,
@@ -62,31 +62,25 @@ _FOREST = {
   "num_threads": 1,
   "verbosity": -1,
 }
+_TREES = {TENSOR: 50, "matmul": 200, "batch_matmul": 200, "convolution": 200}
 # No kernel of the data determines these; docs/costs.md says how each was
 # chosen.
-CHOSEN = {
-  "newer_gain": 3.0,
-  "tensor_gain": 7.0,
-  "newer_tensor_gain": 12.0,
-  "kepler_share": 0.32,
-  "tensor_share": 0.7,
-}
+CHOSEN = {"newer_gain": 3.0, "tensor_gain": 7.0, "kepler_share": 0.32}
 DEPTHWISE_SHARE = 0.4
 LATENCY_OF_ROWS_US = 4.0  # two dependent passes over a row; our choice
 
-# Name, start, least and most of each parameter of the tiles.
-_TILES = (
-  ("fill_k", 30.0, 0.0, 300.0),
-  ("blocks", 2.0, 1.0, 6.0),
-  ("fill_power", 0.5, 0.0, 1.0),
-  ("half_intensity", 4.0, 0.01, 100.0),
-  ("unaligned", 0.95, 0.5, 1.0),
-  ("unaligned_traffic", 0.3, 0.0, 4.0),
-  ("l2_reuse", 1.0, 0.01, 100.0),
-  ("overlap", 2.0, 1.0, 8.0),
-  ("old_traffic", 0.3, 0.0, 5.0),
-  ("split_us", 3.0, 0.0, 100.0),
-)
+# Start, least and most of each parameter.
+_TILES = {
+  "fill_k": (30.0, 0.0, 300.0),
+  "half_intensity": (20.0, 0.0, 300.0),
+  "overlap": (2.0, 1.0, 8.0),
+  "split_us": (1.0, 0.0, 60.0),
+}
+_FLOOR = (2.5, 0.0, 5.0)
+_SHARES = {"tensor_share": (0.95, 0.5, 1.1), "tensor_slope": (0.15, 0.0, 0.4)}
+_NO_FOREST = Forest(())
+_OLD_TRAFFIC = (0.3, 0.0, 6.0)
+_PER_JOULE = (62.0, 40.0, 90.0)
 
 
 @dataclasses.dataclass
@@ -96,11 +90,6 @@ class Fit:
   parameters: Any
   clock: "Clock"
   predict: Callable[[Rows], np.ndarray]
-
-
-def _named(names: list[str], values: np.ndarray) -> dict[str, float]:
-  """The first values by name."""
-  return dict(zip(names, values[: len(names)], strict=True))
 
 
 def solve(
@@ -142,11 +131,12 @@ class Clock(NamedTuple):
 
 
 _CLOCK = [(35.0, 5.0, 60.0), (5.0, 0.0, 15.0)]
+_NO_CLOCK = Clock(0.0, 0.0)  # of kernels that were captured in a graph
 
 
 def correct(
   features: np.ndarray, time_us: np.ndarray, measured_us: np.ndarray
-) -> Correction:
+) -> list[float]:
   """Coefficients that make the mean absolute percentage error small.
 
   Reweighted least squares of log errors, with the weights of |p / m - 1|.
@@ -159,107 +149,111 @@ def correct(
     found = np.linalg.solve(weighted.T @ features + ridge, weighted.T @ target)
     error = features @ found - target
     weights = np.exp(np.clip(error, -1, 1) / 2) / np.maximum(abs(error), 0.03)
-  return Correction([round(float(value), 5) for value in found])
+  return [round(float(value), 5) for value in found]
 
 
-def refine(
-  quadratic: Correction,
-  features: np.ndarray,
+def grow(
+  name: str,
   details: np.ndarray,
   time_us: np.ndarray,
   measured_us: np.ndarray,
-) -> Correction:
-  """Adds a forest for what the quadratic form leaves of the log errors."""
+  gpu: np.ndarray,
+) -> Forest:
+  """Fits a forest to log errors; all GPUs weigh the same."""
   import lightgbm  # The extra `fit`.
 
-  target = np.log(measured_us / time_us / quadratic.factor(features))
-  settings = {**_FOREST, "seed": _SEED}
-  model = lightgbm.train(settings, lightgbm.Dataset(details, target))
-  trees = model.dump_model()["tree_info"]
-  columns = zip(*(_tree(tree["tree_structure"]) for tree in trees), strict=True)
-  return dataclasses.replace(quadratic, forest=Forest(*map(list, columns)))
+  weight = 1 / np.bincount(gpu)[gpu]
+  data = lightgbm.Dataset(
+    details, np.log(measured_us / time_us), weight=weight / weight.mean()
+  )
+  settings = {**_FOREST, "seed": _SEED, "num_iterations": _TREES[name]}
+  if name == TENSOR:
+    settings["num_leaves"] = 15
+  trees = lightgbm.train(settings, data).dump_model()["tree_info"]
+  return Forest([_nested(tree["tree_structure"]) for tree in trees])
 
 
-def _tree(root: dict[str, Any]) -> tuple[list, list, list, list, list]:
-  """Features, thresholds, children and values of one tree of LightGBM."""
-  inner = [root]
-  leaves: list[float] = []
-  feature, threshold, left, right = [], [], [], []
-
-  def number(child: dict[str, Any]) -> int:
-    if "leaf_value" in child:
-      leaves.append(float(f"{child['leaf_value']:.4g}"))
-      return -len(leaves)
-    inner.append(child)
-    return len(inner) - 1
-
-  for node in inner:  # grows as children are found
-    feature.append(node["split_feature"])
-    threshold.append(float(f"{node['threshold']:.6g}"))
-    left.append(number(node["left_child"]))
-    right.append(number(node["right_child"]))
-  return feature, threshold, left, right, leaves
+def _nested(node: dict[str, Any]) -> Any:
+  """The nodes of a tree of LightGBM, as `Forest` has them."""
+  if "leaf_value" in node:
+    return round(node["leaf_value"] / Forest.UNIT)
+  children = (_nested(node[f"{side}_child"]) for side in ("left", "right"))
+  threshold = float(f"{node['threshold']:.4g}")
+  return [node["split_feature"], threshold, *children]
 
 
-def fit_gemm(
-  rows: Rows, shares: Limits, limits: Limits | None
+def fit_products(
+  name: str, rows: Rows, limits: Limits, floor_us: float | None = None
 ) -> tuple[Fit, Limits]:
-  """Products; fits what a joule computes, too, where no limits are given."""
-  rows = rows.part(rows.latency_us > _LEAST_US)
-  few = rows.part(kernel_data.sample(rows, _SAMPLE, _SEED))
+  """Fits one class of products, and the limits that it determines.
 
-  def parts(x: np.ndarray) -> tuple[Limits, TileParameters, Clock]:
-    names = [name for name, *_ in _TILES]
-    found = limits or dataclasses.replace(shares, flops_per_joule=x[-1])
-    clock = Clock(*x[len(names) : len(names) + 2])
-    return found, TileParameters(**_named(names, x)), clock
+  Args:
+    floor_us: None where it is fitted, to products on tensor cores.
+  """
+  is_tensor = floor_us is None
+  precision = "bf16" if is_tensor else "fp32"
+  if not is_tensor:
+    rows = rows.part(rows.latency_us > _LEAST_US)
+  few = rows.part(kernel_data.sample(rows, _SAMPLE, _SEED))
+  bounds = dict(_TILES)
+  if is_tensor:
+    bounds |= {"floor_us": _FLOOR, **_SHARES}
+  else:
+    bounds["old_traffic"] = _OLD_TRAFFIC
+    if name == "matmul":
+      bounds["flops_per_joule"] = _PER_JOULE
+  known = {f.name for f in dataclasses.fields(Limits)}
+
+  def parts(x: np.ndarray) -> tuple[Limits, GemmParameters, Clock]:
+    values = dict(zip(bounds, x[: len(bounds)].tolist(), strict=True))
+    of_card = {key: values.pop(key) for key in bounds if key in known}
+    values = {"floor_us": floor_us, "old_traffic": 0.0, **values}
+    tiles = GemmParameters(**values, forest=_NO_FOREST)
+    clock = _NO_CLOCK if is_tensor else Clock(*x[len(bounds) :])
+    return dataclasses.replace(limits, **of_card), tiles, clock
 
   def residuals(x: np.ndarray) -> np.ndarray:
-    of_power, tiles, clock = parts(x)
-    rates = kernel_data.rates_of(few.gpu, of_power)
-    time_us = gemm.analytic_us(few.dims.T, rates, tiles)
+    found, tiles, clock = parts(x)
+    of_few = kernel_data.rates_of(few.gpu, found, precision)
+    time_us = gemm.analytic_us(few.dims.T, of_few, tiles)
     return np.log(clock.measured(time_us) / few.latency_us)
 
-  bounds = [bound for _, *bound in _TILES] + _CLOCK
-  bounds += [] if limits else [(62.0, 40.0, 90.0)]
-  found, tiles, clock = parts(solve(residuals, bounds))
-  rates = kernel_data.rates_of(rows.gpu, found)
-  features = gemm.features(rows.dims.T, rates)
-  times = (
+  clocks = [] if is_tensor else _CLOCK
+  found, tiles, clock = parts(solve(residuals, [*bounds.values(), *clocks]))
+  rates = kernel_data.rates_of(rows.gpu, found, precision)
+  forest = grow(
+    name,
+    gemm.details(rows.dims.T, rates),
     gemm.analytic_us(rows.dims.T, rates, tiles),
     clock.kernel(rows.latency_us),
+    rows.gpu,
   )
-  details = gemm.details(rows.dims.T, rates)
-  correction = refine(correct(features, *times), features, details, *times)
-  fitted = GemmParameters(tiles, correction)
+  fitted = dataclasses.replace(tiles, forest=forest)
 
   def predict(of: Rows) -> np.ndarray:
-    of_gpu = kernel_data.rates_of(of.gpu, found)
+    of_gpu = kernel_data.rates_of(of.gpu, found, precision)
     return clock.measured(gemm.times_us(of.dims.T, of_gpu, fitted))
 
   return Fit(fitted, clock, predict), found
 
 
-_CONVOLUTION = (
-  *(b for b in _TILES if b[0] in ("fill_k", "blocks", "fill_power")),
-  ("half_intensity", 8.0, 0.01, 100.0),
-  ("overlap", 2.0, 1.0, 8.0),
-  ("winograd_fill_k", 30.0, 0.0, 400.0),
-  ("winograd_2", 0.8, 0.2, 1.5),
-  ("winograd_4", 0.6, 0.2, 1.5),
-  ("transform", 1.0, 0.1, 6.0),
-)
+_CONVOLUTION = {
+  **{name: _TILES[name] for name in ("fill_k", "half_intensity", "overlap")},
+  "winograd_fill_k": (30.0, 0.0, 400.0),
+  "winograd_2": (0.8, 0.2, 1.5),
+  "winograd_4": (0.6, 0.2, 1.5),
+  "transform": (1.0, 0.1, 6.0),
+}
 
 
-def _convolution(values: dict[str, float]) -> ConvolutionParameters:
-  tiles = {name: value for name, value, *_ in _TILES}
-  tiles |= {name: values[name] for name in values if name in tiles}
+def _convolution(x: np.ndarray) -> ConvolutionParameters:
+  fill_k, half, overlap, winograd_fill_k, two, four, transform = x.tolist()
   return ConvolutionParameters(
-    TileParameters(**tiles),
-    values["winograd_fill_k"],
-    (values["winograd_2"], values["winograd_4"]),
-    values["transform"],
-    Correction([]),
+    GemmParameters(fill_k, half, overlap, 0.0, 0.0, 0.0, _NO_FOREST),
+    winograd_fill_k,
+    (two, four),
+    transform,
+    _NO_FOREST,
   )
 
 
@@ -267,30 +261,25 @@ def fit_convolution(rows: Rows, limits: Limits) -> Fit:
   """3x3 convolutions of stride 1."""
   rows = rows.part(rows.latency_us > _LEAST_US)
   few = rows.part(kernel_data.sample(rows, _SAMPLE, _SEED))
-  names = [name for name, *_ in _CONVOLUTION]
   shapes = kernel_data.convolutions(few.dims)
   of_few = kernel_data.rates_of(few.gpu, limits)
 
   def residuals(x: np.ndarray) -> np.ndarray:
-    found = _convolution(_named(names, x))
-    time_us = convolution.analytic_us(shapes, of_few, found)
+    time_us = convolution.analytic_us(shapes, of_few, _convolution(x[:-2]))
     return np.log(Clock(*x[-2:]).measured(time_us) / few.latency_us)
 
-  bounds = [bound for _, *bound in _CONVOLUTION] + _CLOCK
-  x = solve(residuals, bounds)
-  clock, fitted = Clock(*x[-2:]), _convolution(_named(names, x))
-  every, rates = (
-    kernel_data.convolutions(rows.dims),
-    kernel_data.rates_of(rows.gpu, limits),
-  )
-  features = convolution.features(every, rates)
-  times = (
+  x = solve(residuals, [*_CONVOLUTION.values(), *_CLOCK])
+  clock, fitted = Clock(*x[-2:]), _convolution(x[:-2])
+  every = kernel_data.convolutions(rows.dims)
+  rates = kernel_data.rates_of(rows.gpu, limits)
+  forest = grow(
+    "convolution",
+    convolution.details(every, rates),
     convolution.analytic_us(every, rates, fitted),
     clock.kernel(rows.latency_us),
+    rows.gpu,
   )
-  details = convolution.details(every, rates)
-  correction = refine(correct(features, *times), features, details, *times)
-  fitted = dataclasses.replace(fitted, correction=correction)
+  fitted = dataclasses.replace(fitted, forest=forest)
 
   def predict(of: Rows) -> np.ndarray:
     of_gpu = kernel_data.rates_of(of.gpu, limits)
@@ -303,7 +292,7 @@ def fit_convolution(rows: Rows, limits: Limits) -> Fit:
 
 def fit_bandwidth(rows: Rows) -> tuple[Fit, Limits]:
   """Elementwise kernels, and the bandwidth that GPUs sustain."""
-  few = rows.part(kernel_data.sample(rows, 4 * _SAMPLE, _SEED))
+  few = rows.part(kernel_data.sample(rows, 2 * _SAMPLE, _SEED))
   memory = MemoryParameters(1.0, 0.0)
 
   def predicted(of: Rows, x: np.ndarray) -> np.ndarray:
@@ -320,12 +309,17 @@ def fit_bandwidth(rows: Rows) -> tuple[Fit, Limits]:
 
 def _limits(share: float, old_share: float) -> Limits:
   return Limits(
-    62.0, **CHOSEN, bandwidth_share=share, old_bandwidth_share=old_share
+    flops_per_joule=_PER_JOULE[0],
+    tensor_share=1.0,
+    tensor_slope=0.0,
+    bandwidth_share=share,
+    old_bandwidth_share=old_share,
+    **CHOSEN,
   )
 
 
 def fit_rows(rows: Rows, limits: Limits) -> Fit:
-  """Softmax or layer normalization."""
+  """Softmax."""
 
   def analytic(of: Rows, memory: MemoryParameters) -> np.ndarray:
     rates = kernel_data.rates_of(of.gpu, limits)
@@ -357,14 +351,17 @@ def fit_rows(rows: Rows, limits: Limits) -> Fit:
 
 
 def fit_all(data: dict[str, Rows]) -> tuple[dict[str, Fit], Limits]:
-  """Every class, from rows that may be fitted."""
+  """Every class, or the first two, from rows that may be fitted."""
   fits = {}
-  fits["elementwise"], shares = fit_bandwidth(data["elementwise"])
-  fits["matmul"], limits = fit_gemm(data["matmul"], shares, None)
-  fits["batch_matmul"], _ = fit_gemm(data["batch_matmul"], shares, limits)
+  fits["elementwise"], limits = fit_bandwidth(data["elementwise"])
+  fits[TENSOR], limits = fit_products(TENSOR, data[TENSOR], limits)
+  if len(data) == 2:
+    return fits, limits
+  floor_us = fits[TENSOR].parameters.floor_us
+  for name in ("matmul", "batch_matmul"):
+    fits[name], limits = fit_products(name, data[name], limits, floor_us)
   fits["convolution"] = fit_convolution(data["convolution"], limits)
-  for name in ("softmax", "layer_norm"):
-    fits[name] = fit_rows(data[name], limits)
+  fits["softmax"] = fit_rows(data["softmax"], limits)
   return fits, limits
 
 
@@ -373,15 +370,20 @@ def errors(predicted_us: np.ndarray, rows: Rows) -> np.ndarray:
   return np.abs(predicted_us / rows.latency_us - 1)
 
 
+def is_large(name: str, rows: Rows) -> np.ndarray:
+  """[n] whether the error of a row is shown."""
+  return rows.latency_us >= _LARGE_US.get(name, _LARGE_FP32_US)
+
+
 def in_distribution(
   fits: dict[str, Fit], data: dict[str, Rows]
 ) -> dict[str, dict[str, Any]]:
-  """Class -> mean errors on test rows, of all and of 0.1 ms and more."""
+  """Class -> mean errors on test rows, of all and of large ones."""
   found = {}
   for name, rows in data.items():
     test = rows.part(rows.is_test)
     error = errors(fits[name].predict(test), test)
-    large = test.latency_us >= _LARGE_US
+    large = is_large(name, test)
     found[name] = {
       "rows": len(error),
       "all": mean(error),
@@ -400,14 +402,16 @@ def mean(values: np.ndarray) -> float:
 
 
 def left_out(data: dict[str, Rows]) -> dict[str, dict[str, float]]:
-  """Class -> GPU -> error on its kernels of 0.1 ms and more, not fitted."""
+  """Class -> GPU -> error on its large kernels, not fitted."""
   result: dict[str, dict[str, float]] = {name: {} for name in data}
   for i, gpu in enumerate(NAMES):
     print(f"without {gpu}", file=sys.stderr, flush=True)
-    others = {n: r.part(~r.is_test & (r.gpu != i)) for n, r in data.items()}
+    has_fp32 = i in data["elementwise"].gpu
+    needed = data if has_fp32 else {n: data[n] for n in ("elementwise", TENSOR)}
+    others = {n: r.part(~r.is_test & (r.gpu != i)) for n, r in needed.items()}
     fits, _ = fit_all(others)
-    for name, rows in data.items():
-      of = rows.part((rows.gpu == i) & (rows.latency_us >= _LARGE_US))
+    for name, rows in needed.items():
+      of = rows.part((rows.gpu == i) & is_large(name, rows))
       if len(of.op):
         result[name][gpu] = mean(errors(fits[name].predict(of), of))
   return result
@@ -416,33 +420,33 @@ def left_out(data: dict[str, Rows]) -> dict[str, dict[str, float]]:
 def package(fits: dict[str, Fit], limits: Limits) -> dict[str, Any]:
   """The content of the package's file."""
   memory = {n: fits[n].parameters for n in ("elementwise", "softmax")}
-  memory["layer_norm"] = fits["layer_norm"].parameters
   memory["depthwise"] = MemoryParameters(DEPTHWISE_SHARE, 0.0)
   fitted = parameters.KernelParameters(
     limits,
+    fits[TENSOR].parameters,
     fits["matmul"].parameters,
     fits["batch_matmul"].parameters,
     fits["convolution"].parameters,
     memory,
   )
   origin = {
-    "data": "NeuSight artifact (Lee, Phanishayee, Mahajan, ASPLOS 2025; MIT"
-    " license): kernels of P4, P100, V100, T4 and A100, PyTorch 2.1, CUDA 12.1,"
-    " float32 without TF32",
+    "data": "fp32: NeuSight artifact (Lee, Phanishayee, Mahajan, ASPLOS 2025;"
+    " MIT license), kernels of P4, P100, V100, T4 and A100, PyTorch 2.1, CUDA"
+    " 12.1, without TF32; tensor: ai-dynamo/aiconfigurator (Apache 2.0),"
+    " bfloat16 products of A100, H100 and B200",
     "fitted": "all but the parts below",
-    "extrapolated": "limits.newer_gain, limits.tensor_gain,"
-    " limits.newer_tensor_gain, limits.kepler_share, limits.tensor_share and"
-    " memory.depthwise: no kernel of the data has them; docs/costs.md says what"
-    " they were chosen by",
+    "extrapolated": f"limits.{', limits.'.join(CHOSEN)} and memory.depthwise:"
+    " no kernel of the data has them; docs/costs.md says what they were chosen"
+    " by",
     "command": "python -m benchmarks.fit_kernel_costs --data=... --write",
   }
   return {"origin": origin, **_rounded(fitted.to_json())}
 
 
 def _compact(text: str) -> str:
-  """Puts each list of numbers on one line."""
+  """Puts each list of numbers, nested or not, on one line."""
   return re.sub(
-    r"\[[-+.\de,\s]+\]", lambda found: re.sub(r"\s+", "", found[0]), text
+    r"\[[-+.\de,\s\[\]]+\]", lambda found: re.sub(r"\s+", "", found[0]), text
   )
 
 

@@ -1,16 +1,19 @@
-"""Measured kernels of the NeuSight artifact: rows, shapes and rates.
+"""Measured kernels: rows, shapes and rates.
 
-The data (MIT license: Lee, Phanishayee, Mahajan, "Forecasting GPU Performance
-for Deep Learning Training and Inference", ASPLOS 2025) is not part of the
-project. A row is a test row by the hash of its text and of a salt, so that the
-split is the same everywhere; no parameter is fitted to a test row.
+The data is not part of the project: fp32 kernels of the NeuSight artifact (MIT
+license: Lee, Phanishayee, Mahajan, "Forecasting GPU Performance for Deep
+Learning Training and Inference", ASPLOS 2025), and bfloat16 products that
+`ai-dynamo/aiconfigurator` published (Apache 2.0). A row is a test row by the
+hash of its text and of a salt, so that the split is the same everywhere; no
+parameter is fitted to a test row.
 """
 
 import csv
 import gzip
 import hashlib
+import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +34,9 @@ CLASSES = {
   "convolution": ("conv",),
   "elementwise": (*BINARY, *UNARY),
   "softmax": ("softmax",),
-  "layer_norm": ("ln",),
 }
+TENSOR = "tensor"  # class of the bfloat16 products
+PRODUCTS = "gpu_gemm_bf16.csv.gz"  # beside the file of fp32 kernels
 
 
 def _a100_pcie_80gb() -> GpuHardware:
@@ -52,6 +56,9 @@ HARDWARE = {
       ("v100-pcie", "v100-pcie"),
       ("t4", "t4"),
       ("a100-pcie-40gb", "a100-pcie"),
+      ("a100-sxm-80gb", "a100-80gb"),
+      ("h100-sxm", "h100"),
+      ("b200-sxm", "b200"),
     )
   },
   "a100-pcie-80gb": _a100_pcie_80gb(),
@@ -82,31 +89,44 @@ class Rows(NamedTuple):
 
 
 def read(path: str) -> dict[str, Rows]:
-  """Class -> its rows."""
+  """Class -> its rows, of gpu_kernels.csv.gz and of `PRODUCTS` beside it."""
   class_of = {op: name for name, ops in CLASSES.items() for op in ops}
-  found: dict[str, list] = {name: [] for name in CLASSES}
-  with gzip.open(pathlib.Path(path), "rt", encoding="utf-8") as file:
-    for row in csv.DictReader(file):
-      text = f"{_SALT},{row['op']},{row['gpu']},{row['dims']}"
-      digest = hashlib.sha256(text.encode()).digest()
-      found[class_of[row["op"]]].append(
-        (
-          row["op"],
-          NAMES.index(row["gpu"]),
-          [float(size) for size in row["dims"].split("x")],
-          float(row["latency_us"]),
-          digest[0] % _TEST_SHARE == 0,
-        )
+  found: dict[str, list] = {name: [] for name in (TENSOR, *CLASSES)}
+
+  def add(name: str, op: str, gpu: str, dims: str, latency_us: str) -> None:
+    text = f"{_SALT},{op},{gpu},{dims}"
+    digest = hashlib.sha256(text.encode()).digest()
+    found[name].append(
+      (
+        op,
+        NAMES.index(gpu),
+        [float(size) for size in dims.split("x")],
+        float(latency_us),
+        digest[0] % _TEST_SHARE == 0,
       )
+    )
+
+  file = pathlib.Path(path)
+  for row in _rows_of(file):
+    if row["op"] in class_of:
+      add(class_of[row["op"]], **row)
+  for row in _rows_of(file.with_name(PRODUCTS)):
+    dims = f"1x{row['m']}x{row['n']}x{row['k']}"
+    add(TENSOR, TENSOR, row["gpu"], dims, row["latency_us"])
   return {
     name: Rows(*(np.array(column) for column in zip(*rows, strict=True)))
     for name, rows in found.items()
   }
 
 
-def rates_of(gpu: np.ndarray, limits: Limits) -> Rates:
+def _rows_of(file: pathlib.Path) -> Iterator[dict[str, str]]:
+  with gzip.open(file, "rt", encoding="utf-8") as text:
+    yield from csv.DictReader(text)
+
+
+def rates_of(gpu: np.ndarray, limits: Limits, precision: str = "fp32") -> Rates:
   """Rates of each row's GPU: fields are [n] arrays."""
-  each = [rates(hardware, "fp32", limits) for hardware in HARDWARE.values()]
+  each = [rates(each, precision, limits) for each in HARDWARE.values()]
   columns = zip(*each, strict=True)
   return Rates(*(np.array(column, float)[gpu] for column in columns))
 
@@ -128,10 +148,16 @@ def bytes_of(rows: Rows) -> np.ndarray:
 
 
 def sample(rows: Rows, most: int, seed: int) -> np.ndarray:
-  """Indices of at most so many rows of each GPU."""
+  """Indices of at most so many rows of each GPU and range of latency."""
   rng = np.random.default_rng(seed)
+  edges_us = (0, 5, 20, 100, 1000, np.inf)
   chosen: Sequence[np.ndarray] = [
-    rng.permutation(np.flatnonzero(rows.gpu == gpu))[:most]
-    for gpu in range(len(NAMES))
+    rng.permutation(
+      np.flatnonzero(
+        (rows.gpu == gpu) & (rows.latency_us >= least) & (rows.latency_us < top)
+      )
+    )[:most]
+    for gpu in np.unique(rows.gpu)
+    for least, top in itertools.pairwise(edges_us)
   ]
   return np.concatenate(chosen)

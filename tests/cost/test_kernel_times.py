@@ -8,12 +8,8 @@ import pytest
 
 from tfplace.core.gpu_hardware import gpu_hardware
 from tfplace.core.hardware import GPUS
-from tfplace.cost.kernels import parameters, tiles
-from tfplace.cost.kernels.correction import (
-  Correction,
-  Forest,
-  quadratic,
-)
+from tfplace.cost.kernels import gemm, parameters
+from tfplace.cost.kernels.correction import Forest
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.rates import rates
 from tfplace.cost.kernels.times import times_us
@@ -91,42 +87,88 @@ def test_a_partial_wave_takes_as_long_as_a_whole_one():
   limits = dataclasses.replace(PARAMETERS.limits, flops_per_joule=1e9)
   of_gpu = rates(_gpu("v100"), "fp32", limits)
   simple = dataclasses.replace(
-    PARAMETERS.matmul.tiles, fill_k=0.0, fill_power=0.0, half_intensity=0.0
+    PARAMETERS.matmul, fill_k=0.0, half_intensity=0.0
   )
   # 80 multiprocessors of 15.67 TFLOPS: a 128 x 128 tile of K = 800 takes
-  # 2 * 128 * 128 * 800 / (15.67e6 / 80) us.
+  # 2 * 128 * 128 * 800 / (15.67e6 / 80) us. Up to six waves take as long as
+  # six, 481 tiles as long as seven.
   one = 2 * 128 * 128 * 800 / (2e-3 * 5120 * 1530 * 1e3 / 80)
-  waves = np.array([1.0, 2.0])
-  found = tiles.compute_us(waves, (128, 128), np.full(2, 800), of_gpu, simple)
-  np.testing.assert_allclose(found, [one, 2 * one])
+  tiles = np.array([1.0, 480.0, 481.0])
+  found = gemm.compute_us(tiles, (128, 128), np.full(3, 800), of_gpu, simple)
+  np.testing.assert_allclose(found, [6 * one, 6 * one, 7 * one])
 
 
 def test_a_forest_adds_the_leaves_that_a_row_reaches():
-  # Tree 0: feature 1 <= 2 ? (feature 0 <= 5 ? 0.1 : 0.2) : 0.3. Tree 1: one
-  # node, feature 0 <= 1 ? -1 : 1.
+  # Tree 0: feature 1 <= 2 ? (feature 0 <= 5 ? 0.1 : 0.2) : 0.3. Tree 1:
+  # feature 0 <= 1 ? -0.5 : 0.5. Tree 2 is a leaf.
   forest = Forest(
-    feature=[[1, 0], [0]],
-    threshold=[[2.0, 5.0], [1.0]],
-    left=[[1, -2], [-1]],
-    right=[[-1, -3], [-2]],
-    value=[[0.3, 0.1, 0.2], [-1.0, 1.0]],
+    [[1, 2.0, [0, 5.0, 1000, 2000], 3000], [0, 1.0, -5000, 5000], -5000]
   )
   rows = np.array([[5.0, 2.0], [6.0, 0.0], [0.0, 3.0]])
-  np.testing.assert_allclose(forest.predict(rows), [1.1, 1.2, -0.7])
+  np.testing.assert_allclose(forest.factor(rows), np.exp([0.1, 0.2, -0.7]))
 
 
-def test_a_forest_refines_a_quadratic_correction_within_bounds():
-  leaf = Forest([[0]], [[0.0]], [[-1]], [[-2]], [[0.5, 100.0]])
-  correction = Correction([0.25], leaf)
-  found = correction.factor(np.ones((2, 1)), np.array([[-1.0], [1.0]]))
-  # exp(0.25 + 0.5), and exp(0.25 + 1): each part is at most 1.
-  np.testing.assert_allclose(found, np.exp([0.75, 1.25]))
+def test_a_forest_changes_a_time_by_e_at_most():
+  forest = Forest([[0, 0.0, -90000, 90000]])
+  found = forest.factor(np.array([[-1.0], [1.0]]))
+  np.testing.assert_allclose(found, np.exp([-1.0, 1.0]))
+  np.testing.assert_allclose(Forest([]).factor(np.ones((2, 3))), [1.0, 1.0])
 
 
-def test_quadratic_features_are_one_each_and_every_product():
-  columns = quadratic([np.array([2.0]), np.array([-9.0])])
-  # The second is clipped to -2.5.
-  assert [c[0] for c in columns] == [1, 2, -2.5, 4, -5, 6.25]
+# M, N, K and microseconds of bfloat16 products (ai-dynamo/aiconfigurator,
+# Apache 2.0).
+PUBLISHED = {
+  "a100-80gb": [
+    (1, 4096, 4096, 25.1),
+    (128, 4096, 4096, 37.4),
+    (1024, 4096, 4096, 204.2),
+    (4096, 4096, 1024, 150.5),
+    (8192, 8192, 8192, 3965.9),
+    (4096, 10240, 8192, 2454.3),
+    (256, 16384, 2048, 115.1),
+    (2048, 1024, 512, 18.3),
+    (64, 2048, 16384, 58.2),
+  ],
+  "h100": [
+    (1, 4096, 4096, 15.8),
+    (128, 4096, 4096, 16.7),
+    (1024, 4096, 4096, 44.2),
+    (4096, 4096, 1024, 53.5),
+    (8192, 8192, 8192, 1473.2),
+    (4096, 10240, 8192, 861.9),
+    (256, 16384, 2048, 34.7),
+    (2048, 1024, 512, 6.2),
+    (64, 2048, 16384, 31.5),
+  ],
+  "b200": [
+    (1, 4096, 4096, 9.7),
+    (128, 4096, 4096, 9.7),
+    (1024, 4096, 4096, 24.4),
+    (4096, 4096, 1024, 24.2),
+    (8192, 8192, 8192, 651.9),
+    (4096, 10240, 8192, 382.5),
+    (256, 16384, 2048, 16.6),
+    (2048, 1024, 512, 4.2),
+    (64, 2048, 16384, 15.2),
+  ],
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_tensor_cores_take_the_published_time(name):
+  kernels = [_matmul(m, n, k, "bf16") for m, n, k, _ in PUBLISHED[name]]
+  measured = np.array([us for *_, us in PUBLISHED[name]])
+  errors = np.abs(_us(name, *kernels) / measured - 1)
+  assert errors.mean() < 0.1
+  assert errors.max() < 0.3
+
+
+@pytest.mark.parametrize("name", ["a100", "l40s", "h200", "gh200", "b200"])
+def test_tf32_is_half_as_fast_as_fp16(name):
+  full, half = _us(
+    name, _matmul(8192, 8192, 8192, "tf32"), _matmul(8192, 8192, 8192, "fp16")
+  )
+  assert 1.8 < full / half < 2.2
 
 
 def test_the_parameter_file_survives_a_round_trip():

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.cost.kernels import correction, gemm, tiles
-from tfplace.cost.kernels.correction import Correction, fullness, quadratic
+from tfplace.cost.kernels import correction, gemm
+from tfplace.cost.kernels.correction import Forest, fullness
 from tfplace.cost.kernels.rates import Rates
 
 FILTER = 3  # that Winograd is for
@@ -30,14 +30,14 @@ class ConvolutionParameters:
       `OUTPUT_TILES`.
     transform: memory traffic of the transforms of F(4x4, 3x3), over what they
       write and read once.
-    correction: of 3x3 filters of stride 1.
+    forest: correction of 3x3 filters of stride 1.
   """
 
-  tiles: tiles.TileParameters
+  tiles: gemm.GemmParameters
   winograd_fill_k: float
   winograd_share: tuple[float, float]
   transform: float
-  correction: Correction
+  forest: Forest
 
 
 class Shapes(NamedTuple):
@@ -87,7 +87,11 @@ def times_us(
     [n] microseconds.
   """
   implicit = _as_products(shapes, is_filter_gradient)
-  result = gemm.times_us(implicit, rates, product)
+  images = shapes.elements - implicit[1] * implicit[2] * ~is_filter_gradient
+  weights = shapes.channels * shapes.filters
+  weights = weights * shapes.filter_height * shapes.filter_width
+  read = images + weights * ~is_filter_gradient
+  result = gemm.times_us(implicit, rates, product, read)
   if not rates.tensor:
     chosen = is_winograd(shapes) & ~is_filter_gradient
     result[chosen] = three_by_three_us(shapes.part(chosen), rates, parameters)
@@ -108,9 +112,7 @@ def three_by_three_us(
   shapes: Shapes, rates: Rates, parameters: ConvolutionParameters
 ) -> np.ndarray:
   """[n] microseconds of 3x3 convolutions of stride 1."""
-  factor = parameters.correction.factor(
-    features(shapes, rates), details(shapes, rates)
-  )
+  factor = parameters.forest.factor(details(shapes, rates))
   return analytic_us(shapes, rates, parameters) * factor
 
 
@@ -121,7 +123,7 @@ def analytic_us(
   area = shapes.filter_height * shapes.filter_width
   weights = shapes.channels * shapes.filters
   traffic = (shapes.elements + weights * area) * rates.element_bytes
-  found = tiles.combined(
+  found = gemm.combined(
     _tiled_us(
       np.ones_like(area),
       shapes.batch * shapes.height * shapes.width,
@@ -167,7 +169,7 @@ def _winograd_us(
     images = points * count * (shapes.channels + shapes.filters)
     whole = 2 * (images * rates.element_bytes + moved)
     memory = traffic + parameters.transform * whole
-  return tiles.combined(
+  return gemm.combined(
     products / share, memory / rates.bytes_per_us, parameters.tiles.overlap
   )
 
@@ -178,14 +180,13 @@ def _tiled_us(
   n: np.ndarray,
   k: np.ndarray,
   rates: Rates,
-  parameters: tiles.TileParameters,
+  parameters: gemm.GemmParameters,
 ) -> np.ndarray:
   """[n] compute time of products whose traffic is counted elsewhere."""
   best = np.full(m.shape, np.inf)
-  for tile in tiles.TILES:
+  for tile in gemm.TILES:
     blocks = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
-    waves = np.ceil(blocks / rates.multiprocessors)
-    found = tiles.compute_us(waves, tile, k, rates, parameters)
+    found = gemm.compute_us(blocks, tile, k, rates, parameters)
     best = np.minimum(best, found)
   return best
 
@@ -211,7 +212,7 @@ def _load(
   channels, filters = shapes.channels, shapes.filters
   area = shapes.filter_height * shapes.filter_width
   size = (shapes.elements + channels * filters * area) * rates.element_bytes
-  balance = rates.fp32_flops_per_us / rates.peak_bytes_per_us
+  balance = rates.peak_flops_per_us / rates.peak_bytes_per_us
   intensity = 2 * pixels * filters * channels * area / size / balance
   waves = np.ceil(pixels / 128) * np.ceil(filters / 128)
   return intensity, waves / rates.multiprocessors, size
@@ -226,33 +227,4 @@ def details(shapes: Shapes, rates: Rates) -> np.ndarray:
   columns = correction.details(sizes, (channels, filters, side, blocks))
   columns += [fullness(side, 2), fullness(side, 4)]
   columns += correction.machine(*_load(shapes, rates), rates)
-  return np.stack(columns, axis=-1)
-
-
-def features(shapes: Shapes, rates: Rates) -> np.ndarray:
-  """[n, num_features] of the correction."""
-  pixels = shapes.batch * shapes.height * shapes.width
-  channels, filters = shapes.channels, shapes.filters
-  intensity, waves, size = _load(shapes, rates)
-  side = np.sqrt(shapes.height * shapes.width)
-  centered = [
-    (np.log2(pixels) - 13) / 3,
-    (np.log2(channels) - 8) / 2.5,
-    (np.log2(filters) - 8) / 2.5,
-    np.log2(intensity) / 4 - 1,
-    np.log2(size / rates.l2_bytes) / 4,
-    (np.log2(side) - 4) / 1.5,
-    (np.log2(waves) - 2) / 3,
-  ]
-  columns = [
-    *quadratic(centered),
-    fullness(filters, 64),
-    fullness(channels, 8),
-    fullness(side, 2),
-    fullness(side, 4),
-    fullness(side, 8),
-    (channels % 4 == 0).astype(float),
-    (filters % 4 == 0).astype(float),
-    (waves < 1).astype(float),
-  ]
   return np.stack(columns, axis=-1)

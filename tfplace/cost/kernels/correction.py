@@ -1,19 +1,19 @@
-"""Correction of an analytic time, in dimensionless features.
+"""Correction of an analytic time by a forest of dimensionless features.
 
-A quadratic form holds on GPUs that were not measured, and a forest follows the
-thresholds of libraries. No feature names a GPU or a model.
+It follows the thresholds at which libraries change kernels. No feature names a
+GPU or a model.
 """
 
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tfplace.cost.kernels.rates import Rates
 
 MOST = 1.0  # of the logarithm: beyond the measured range nothing runs away
-RANGE = 2.5  # of a feature, in about standard deviations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,100 +22,48 @@ class Forest:
 
   Fitted by LightGBM, only evaluated here.
 
-  A tree with n leaves has n - 1 inner nodes, of which node 0 is the root. A
-  child c >= 0 is a node, c < 0 is leaf `-1 - c`.
-
   Attributes:
-    feature: per tree, the feature that each node compares.
-    threshold: per tree; values up to it go left.
-    left: per tree, the left child of each node.
-    right: per tree, the right child of each node.
-    value: per tree, the output of each leaf.
+    trees: nested nodes. An inner node is [feature, threshold, left, right];
+      values up to the threshold go left. A leaf is a number, in units of
+      `UNIT`.
   """
 
-  feature: Sequence[Sequence[int]]
-  threshold: Sequence[Sequence[float]]
-  left: Sequence[Sequence[int]]
-  right: Sequence[Sequence[int]]
-  value: Sequence[Sequence[float]]
+  trees: Sequence[Any]
 
-  def predict(self, features: np.ndarray) -> np.ndarray:
-    """Returns the [n] sum of all trees.
+  UNIT: ClassVar[float] = 1e-4
 
-    Args:
-      features: [n, num_features].
-    """
-    count = len(features)
-    feature, threshold, left, right, value = self._tables
-    tree = np.arange(len(feature))
-    rows = np.arange(count)[:, None]
-    node = np.zeros((count, len(tree)), np.int64)
-    while (node >= 0).any():
-      at = np.maximum(node, 0)
-      is_left = features[rows, feature[tree, at]] <= threshold[tree, at]
-      child = np.where(is_left, left[tree, at], right[tree, at])
-      node = np.where(node >= 0, child, node)
-    return value[tree, -1 - node].sum(axis=1)
-
-  @functools.cached_property
-  def _tables(self) -> tuple[np.ndarray, ...]:
-    """Features, thresholds, children and values, padded to the largest tree."""
-    feature, left, right = (
-      _padded(rows, np.int64) for rows in (self.feature, self.left, self.right)
-    )
-    threshold, value = (
-      _padded(rows, np.float64) for rows in (self.threshold, self.value)
-    )
-    return feature, threshold, left, right, value
-
-
-def _padded(rows: Sequence[Sequence[float]], dtype: type) -> np.ndarray:
-  most = max(map(len, rows), default=0)
-  table: np.ndarray = np.zeros((len(rows), most), dtype)
-  for i, row in enumerate(rows):
-    table[i, : len(row)] = row
-  return table
-
-
-@dataclasses.dataclass(frozen=True)
-class Correction:
-  """Fitted correction of a class.
-
-  Attributes:
-    coefficients: of the quadratic form, in the order of the class's features.
-    forest: takes the features of `details`; None without one.
-  """
-
-  coefficients: Sequence[float]
-  forest: Forest | None = None
-
-  def factor(
-    self, features: np.ndarray, details: np.ndarray | None = None
-  ) -> np.ndarray:
+  def factor(self, details: np.ndarray) -> np.ndarray:
     """Returns the [n] factors of the analytic time.
 
     Args:
-      features: [n, num_features] of the class.
-      details: [n, num_details] of the class; required with a forest.
+      details: [n, num_details] of the class.
     """
-    logarithm = features @ np.asarray(self.coefficients)
-    logarithm = np.clip(logarithm, -MOST, MOST)
-    if self.forest is not None:
-      if details is None:
-        raise ValueError("the forest of a correction needs its details")
-      logarithm += np.clip(self.forest.predict(details), -MOST, MOST)
-    return np.exp(logarithm)
+    count, (roots, table) = len(details), self._tables
+    feature, threshold, left, right, value = table
+    node = np.broadcast_to(roots, (count, len(roots)))
+    rows = np.arange(count)[:, None]
+    while (feature[node] >= 0).any():  # Leaves lead to themselves.
+      is_left = details[rows, feature[node]] <= threshold[node]
+      node = np.where(is_left, left[node], right[node])
+    logarithm = value[node].sum(axis=1) * self.UNIT
+    return np.exp(np.clip(logarithm, -MOST, MOST))
 
+  @functools.cached_property
+  def _tables(self) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Roots; and feature, threshold, left, right and value of all nodes."""
+    nodes: list[tuple[float, ...]] = []
 
-def quadratic(centered: Sequence[np.ndarray]) -> list[np.ndarray]:
-  """One, each feature, and each product of two.
+    def add(node: Any) -> int:
+      at = len(nodes)
+      nodes.append((-1, 0.0, at, at, node))
+      if isinstance(node, list):
+        nodes[at] = (*node[:2], add(node[2]), add(node[3]), 0.0)
+      return at
 
-  Args:
-    centered: features of mean near 0 and deviation near 1; clipped to `RANGE`.
-  """
-  z = [np.clip(feature, -RANGE, RANGE) for feature in centered]
-  products = [z[i] * z[j] for i in range(len(z)) for j in range(i, len(z))]
-  return [np.ones_like(z[0]), *z, *products]
+    roots = np.array([add(tree) for tree in self.trees], np.int64)
+    columns = np.array(nodes, float).reshape(-1, 5).T
+    feature, left, right = columns[[0, 2, 3]].astype(np.int64)
+    return roots, (feature, columns[1], left, right, columns[4])
 
 
 def fullness(sizes: np.ndarray, tile: int) -> np.ndarray:

@@ -1,108 +1,138 @@
 """Times of matrix products: `MatMul`, batched products, 1x1 convolutions.
 
-Fitted to fp32 kernels of P4, P100, V100, T4 and A100. Tensor cores follow the
-same model with their own peak; that part is extrapolated.
+A product is computed in tiles, one wave of a block per multiprocessor after
+another, and the last wave takes as long as a full one (Habitat, USENIX ATC
+2021; NeuSight, ASPLOS 2025). The fastest tile and split of K is taken. A forest
+corrects the result.
 """
 
 import dataclasses
 
 import numpy as np
 
-from tfplace.cost.kernels import correction, tiles
-from tfplace.cost.kernels.correction import Correction, fullness, quadratic
+from tfplace.cost.kernels import correction
+from tfplace.cost.kernels.correction import Forest
 from tfplace.cost.kernels.rates import Rates
 
-_VECTOR_BYTES = 16  # the widest load
+_SHAPES = ((256, 256), (256, 128), (128, 128), (128, 64), (64, 64), (64, 32),
+           (64, 16), (16, 16))  # fmt: skip
+TILES = (*_SHAPES, *((n, m) for m, n in _SHAPES if m != n))
+SPLITS = (1, 2, 4, 8, 16)
+# Waves of tiles that a multiprocessor computes at once: fewer take as long. All
+# fits, of fp32 and of tensor cores, end at this upper bound.
+BLOCKS = 6.0
+_STEP_K = 32  # of a tile
 
 
 @dataclasses.dataclass(frozen=True)
 class GemmParameters:
-  """Parameters of one class of products: of matrices or of batches."""
+  """Fitted properties of the library's kernels of one class.
 
-  tiles: tiles.TileParameters
-  correction: Correction
+  Attributes:
+    fill_k: steps of K that a tile spends on prologue and epilogue.
+    half_intensity: elements of a tile's side at which loads halve its
+      throughput; see `Rates.tile_scale`.
+    overlap: exponent of the norm that combines compute and memory time.
+    split_us: cost of splitting K.
+    floor_us: of the smallest product, without its launch.
+    old_traffic: growth of memory time with size before Volta.
+    forest: correction by `details`.
+  """
+
+  fill_k: float
+  half_intensity: float
+  overlap: float
+  split_us: float
+  floor_us: float
+  old_traffic: float
+  forest: Forest
 
 
 def times_us(
-  shapes: np.ndarray, rates: Rates, parameters: GemmParameters
+  shapes: np.ndarray,
+  rates: Rates,
+  parameters: GemmParameters,
+  operands: np.ndarray | None = None,
 ) -> np.ndarray:
   """Time of each product.
 
   Args:
     shapes: [4, n] batch, M, N and K of [M, K] times [K, N].
+    operands: [n] elements that are read, where a matrix is formed from fewer.
 
   Returns:
     [n] microseconds.
   """
-  factor = parameters.correction.factor(
-    features(shapes, rates), details(shapes, rates)
-  )
-  time_us = analytic_us(shapes, rates, parameters.tiles) * factor
+  factor = parameters.forest.factor(details(shapes, rates))
+  time_us = analytic_us(shapes, rates, parameters, operands) * factor
   return np.maximum(time_us, 2 * shapes.prod(axis=0) / rates.peak_flops_per_us)
 
 
 def analytic_us(
-  shapes: np.ndarray, rates: Rates, parameters: tiles.TileParameters
+  shapes: np.ndarray,
+  rates: Rates,
+  parameters: GemmParameters,
+  operands: np.ndarray | None = None,
 ) -> np.ndarray:
   """[n] the time before its correction."""
-  unaligned = is_unaligned(shapes, rates)
-  return tiles.product_us(shapes, unaligned, rates, parameters)
-
-
-def is_unaligned(shapes: np.ndarray, rates: Rates) -> np.ndarray:
-  """[n] 1 where the rows of an operand are not aligned to 16 bytes, else 0."""
-  elements = _VECTOR_BYTES / rates.element_bytes
-  _, _, n, k = shapes
-  return ((k % elements != 0) | (n % elements != 0)).astype(float)
-
-
-def _load(
-  shapes: np.ndarray, rates: Rates
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns [n] intensity over the GPU's, waves of tiles, and bytes."""
   batch, m, n, k = shapes
-  size = batch * (m * k + n * k + m * n) * rates.element_bytes
-  balance = rates.fp32_flops_per_us / rates.peak_bytes_per_us
-  intensity = 2 * batch * m * n * k / size / balance
-  waves = np.ceil(m / 128) * np.ceil(n / 128) * batch / rates.multiprocessors
-  return intensity, waves, size
+  result = batch * m * n
+  if operands is None:
+    operands = batch * k * (m + n)
+  size = (operands + result) * rates.element_bytes
+  grown = 1 + parameters.old_traffic * rates.is_old * np.log1p(size / 64e6)
+  per_element = rates.element_bytes / rates.bytes_per_us * grown
+  best = np.full(m.shape, np.inf)
+  for split in SPLITS:
+    written = result * (1 if split == 1 else 3)
+    memory = (operands + written) * per_element
+    for tile in TILES:
+      blocks = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch * split
+      compute = compute_us(blocks, tile, k / split, rates, parameters)
+      time_us = combined(compute, memory, parameters.overlap)
+      time_us = time_us + (parameters.split_us if split > 1 else 0.0)
+      best = np.minimum(best, time_us)
+  return parameters.floor_us + best
+
+
+def compute_us(
+  blocks: np.ndarray,
+  tile: tuple[int, int],
+  k: np.ndarray,
+  rates: Rates,
+  parameters: GemmParameters,
+) -> np.ndarray:
+  """Time of so many tiles, from the multiprocessors alone.
+
+  Args:
+    blocks: [n] number of tiles.
+    k: [n] length of the sums.
+  """
+  tile_m, tile_n = tile
+  intensity = 2 / (1 / tile_m + 1 / tile_n)
+  half = parameters.half_intensity * rates.tile_scale
+  steps = np.ceil(k / _STEP_K) * _STEP_K + parameters.fill_k
+  rate = rates.flops_per_us / rates.multiprocessors
+  rate = rate * intensity / (intensity + half)
+  waves = np.maximum(np.ceil(blocks / rates.multiprocessors), BLOCKS)
+  return waves * 2 * tile_m * tile_n * steps / rate
+
+
+def combined(one: np.ndarray, other: np.ndarray, power: float) -> np.ndarray:
+  """Norm of two times that overlap: of power 1, their sum."""
+  longest = np.maximum(np.maximum(one, other), 1e-12)
+  parts = (one / longest) ** power + (other / longest) ** power
+  return longest * parts ** (1 / power)
 
 
 def details(shapes: np.ndarray, rates: Rates) -> np.ndarray:
   """[n, num_details] of the correction's forest."""
   batch, m, n, k = shapes
+  size = batch * (m * k + n * k + m * n) * rates.element_bytes
+  balance = rates.peak_flops_per_us / rates.peak_bytes_per_us
+  intensity = 2 * batch * m * n * k / size / balance
+  waves = np.ceil(m / 128) * np.ceil(n / 128) * batch / rates.multiprocessors
   sizes = (batch, m, n, k, np.minimum(m, n), m / n)
   columns = correction.details(sizes, (m, n, k))
-  columns += correction.machine(*_load(shapes, rates), rates)
-  return np.stack(columns, axis=-1)
-
-
-def features(shapes: np.ndarray, rates: Rates) -> np.ndarray:
-  """[n, num_features] of the correction."""
-  _, m, n, k = shapes
-  intensity, waves, size = _load(shapes, rates)
-  narrow = np.minimum(np.minimum(m, n), 1024)
-  centered = [
-    np.log2(waves) / 4,
-    (np.log2(k) - 7) / 3,
-    (np.log2(narrow) - 6) / 3,
-    np.log2(intensity) / 4,
-    np.log2(size / rates.l2_bytes) / 4,
-    np.log2(m / n) / 4,
-  ]
-  z = [np.clip(feature, -2.5, 2.5) for feature in centered]
-  is_short = (k <= 128).astype(float)
-  columns = [
-    *quadratic(centered),
-    is_unaligned(shapes, rates),
-    ((k % 32 == 0) & (n % 32 == 0) & (m % 32 == 0)).astype(float),
-    is_short,
-    is_short * z[0],
-    fullness(m, 64),
-    fullness(n, 64),
-    fullness(m, 128),
-    fullness(n, 128),
-    np.minimum(m, 128) / 128,
-    np.minimum(n, 128) / 128,
-  ]
+  columns += correction.machine(intensity, waves, size, rates)
   return np.stack(columns, axis=-1)

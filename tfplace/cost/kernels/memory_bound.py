@@ -4,11 +4,14 @@ Bytes over the bandwidth that the class reaches. Reads from L2 are not modeled.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.cost.kernels.correction import Correction, quadratic
 from tfplace.cost.kernels.rates import Rates
+
+_MOST = 1.0  # of the logarithm of a correction
+_RANGE = 2.5  # of a feature, in about standard deviations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +21,13 @@ class MemoryParameters:
   Attributes:
     share: of the sustained bandwidth that large kernels reach.
     latency_us: of the first bytes.
-    correction: by rows and their length; None where those do not matter.
+    correction: coefficients of `features`, for the logarithm; empty where rows
+      and their length do not matter.
   """
 
   share: float
   latency_us: float
-  correction: Correction | None = None
+  correction: Sequence[float] = ()
 
 
 def times_us(
@@ -42,9 +46,10 @@ def times_us(
     [n] microseconds.
   """
   time_us = analytic_us(num_bytes, rates, parameters)
-  if parameters.correction is None:
+  if not parameters.correction:
     return time_us
-  return time_us * parameters.correction.factor(features(rows, rates))
+  logarithm = features(rows, rates) @ np.asarray(parameters.correction)
+  return time_us * np.exp(np.clip(logarithm, -_MOST, _MOST))
 
 
 def analytic_us(
@@ -64,13 +69,15 @@ def features(rows: np.ndarray, rates: Rates) -> np.ndarray:
     np.log2(size / rates.l2_bytes) / 4,
     (np.log2(count / rates.multiprocessors) - 6) / 3,
   ]
+  z = [np.clip(feature, -_RANGE, _RANGE) for feature in centered]
   ones = np.ones_like(length)
-  z = np.clip(centered[0], -2.5, 2.5)
   kinds = (rates.is_old * ones, rates.is_modern_memory * ones)
   columns = [
-    *quadratic(centered),
+    ones,
+    *z,
+    *(z[i] * z[j] for i in range(3) for j in range(i, 3)),
     *kinds,
-    *(kind * z for kind in kinds),
+    *(kind * z[0] for kind in kinds),
     (length > 1024).astype(float),
     (length % 4 == 0).astype(float),
   ]

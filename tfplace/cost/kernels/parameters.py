@@ -9,7 +9,6 @@ import functools
 import hashlib
 import json
 import pathlib
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -28,13 +27,15 @@ class KernelParameters:
 
   Attributes:
     limits: sustained rates.
-    matmul: products of two matrices.
-    batch_matmul: batches of products.
+    tensor: products on tensor cores.
+    matmul: products of two matrices without them.
+    batch_matmul: batches of products without them.
     convolution: 3x3 convolutions of stride 1, and what others share.
     memory: class of memory-bound kernels -> its parameters.
   """
 
   limits: Limits
+  tensor: GemmParameters
   matmul: GemmParameters
   batch_matmul: GemmParameters
   convolution: ConvolutionParameters
@@ -54,12 +55,10 @@ def _built(hint: Any, data: Any) -> Any:
   """Builds a value of a field's type: a dataclass, or what its fields hold."""
   if dataclasses.is_dataclass(hint):
     hints = typing.get_type_hints(hint)
-    known = [f.name for f in dataclasses.fields(hint) if f.name in data]
-    fields = {name: _built(hints[name], data[name]) for name in known}
+    names = [field.name for field in dataclasses.fields(hint)]
+    fields = {name: _built(hints[name], data[name]) for name in names}
     return typing.cast(Any, hint)(**fields)
   origin, inner = typing.get_origin(hint), typing.get_args(hint)
-  if origin is types.UnionType:
-    return None if data is None else _built(inner[0], data)
   if origin is Mapping:
     return {name: _built(inner[1], value) for name, value in data.items()}
   return tuple(data) if origin is tuple else data

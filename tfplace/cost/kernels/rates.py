@@ -13,6 +13,7 @@ from tfplace.core.gpu_hardware import GpuHardware
 
 _MAXWELL, _VOLTA, _AMPERE = 5.0, 7.0, 8.0  # their compute capabilities
 TENSOR_CORES = ("tf32", "fp16", "bf16")
+TILE_RATE = 3e6  # FLOP per microsecond of one multiprocessor: an A100's, fp16
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -24,25 +25,25 @@ class Limits:
     flops_per_joule: of fp32 multiply-adds up to compute capability 8.0, in
       GFLOP per joule; fitted together with the GEMM kernels.
     newer_gain: the same of later capabilities, over the above; extrapolated.
-    tensor_gain: FLOPs per joule of fp16 tensor cores over those of fp32, for
-      Volta and Turing; extrapolated.
-    newer_tensor_gain: the same since Ampere; extrapolated.
     kepler_share: of the peak, before Maxwell; the two development steps on one
       K80 err with it as they do on other cards. Its data sheet bounds it by
       0.43: the base clock over the boost clock (562 and 875 MHz), and the 128
       of 192 lanes that four schedulers feed without dual issue.
-    tensor_share: share of the tensor peak that large kernels reach; chosen on
-      the development steps.
+    tensor_share: share of the tensor peak that a card sustains whose fp16 peak
+      is 1 TFLOP/s for each watt; fitted to A100, H100 and B200.
+    tensor_slope: what of it is lost when that ratio doubles.
+    tensor_gain: FLOPs per joule of fp16 tensor cores over those of fp32, for
+      Volta and Turing; extrapolated.
     bandwidth_share: of the bandwidth, elementwise kernels, HBM since Volta.
     old_bandwidth_share: the same of GDDR memory, and of all before Volta.
   """
 
   flops_per_joule: float
   newer_gain: float
-  tensor_gain: float
-  newer_tensor_gain: float
   kepler_share: float
   tensor_share: float
+  tensor_slope: float
+  tensor_gain: float
   bandwidth_share: float
   old_bandwidth_share: float
 
@@ -53,22 +54,23 @@ class Rates(NamedTuple):
   Attributes:
     flops_per_us: sustained, of all multiprocessors.
     peak_flops_per_us: of the data sheet, in the precision of the kernels.
-    fp32_flops_per_us: peak of the data sheet, in every precision: features of
-      corrections, which are fitted to fp32, are relative to it.
     bytes_per_us: sustained memory bandwidth.
     peak_bytes_per_us: of the data sheet.
     multiprocessors: of the GPU.
     l2_bytes: of the GPU.
     is_old: 1 before Volta, else 0.
     is_modern_memory: 1 with HBM since Volta, else 0.
-    power_ratio: log2 of the fp32 peak over what the power limit allows.
+    power_ratio: log2 of the fp32 peak over what the power limit allows; 0 with
+      tensor cores.
+    tile_scale: `half_intensity` of tiles is in units of it: 1 without tensor
+      cores; with them `TILE_RATE` over the fp16 peak of a multiprocessor, since
+      faster ones compute larger tiles.
     element_bytes: of the kernel's operands.
     tensor: 1 with tensor cores, else 0.
   """
 
   flops_per_us: Any
   peak_flops_per_us: Any
-  fp32_flops_per_us: Any
   bytes_per_us: Any
   peak_bytes_per_us: Any
   multiprocessors: Any
@@ -76,6 +78,7 @@ class Rates(NamedTuple):
   is_old: Any
   is_modern_memory: Any
   power_ratio: Any
+  tile_scale: Any
   element_bytes: Any
   tensor: Any
 
@@ -103,35 +106,37 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
   """
   computed, peak = peak_of(gpu, precision)
   tensor = computed in TENSOR_CORES
-  fp32 = gpu.peak_flops_per_us["fp32"]
   per_joule = limits.flops_per_joule * 1e3  # in FLOP per microsecond and watt
   if gpu.architecture > _AMPERE:
     per_joule *= limits.newer_gain
   by_power = gpu.power_watts * per_joule
-  if gpu.architecture < _MAXWELL:
-    peak_share = limits.kepler_share
-  else:
-    peak_share = limits.tensor_share if tensor else 1.0
+  ratio = np.log2(gpu.peak_flops_per_us["fp32"] / by_power)
+  sustained, tile_scale = min(peak, by_power), 1.0
   if tensor:
     half = gpu.peak_flops_per_us.get("fp16", peak)
-    is_ampere = gpu.architecture >= _AMPERE
-    gain = limits.newer_tensor_gain if is_ampere else limits.tensor_gain
-    by_power *= gain * min(1.0, peak / half)
+    tile_scale = TILE_RATE * gpu.multiprocessors / half
+    # A card of unknown power counts as one of 1 TFLOP/s for each watt.
+    per_watt = half / gpu.power_watts * 1e-6 or 1.0
+    share = limits.tensor_share - limits.tensor_slope * np.log2(per_watt)
+    sustained = peak * float(np.clip(share, 0.0, 1.0))
+    if gpu.architecture < _AMPERE:
+      sustained = min(sustained, by_power * limits.tensor_gain)
+  elif gpu.architecture < _MAXWELL:
+    sustained = min(by_power, peak * limits.kepler_share)
   is_old = gpu.architecture < _VOLTA
   is_modern = gpu.memory_type == "hbm" and not is_old
   share = limits.bandwidth_share if is_modern else limits.old_bandwidth_share
-  ratio = np.log2(fp32 / (gpu.power_watts * per_joule))
   return Rates(
-    flops_per_us=min(peak * peak_share, by_power),
+    flops_per_us=sustained,
     peak_flops_per_us=peak,
-    fp32_flops_per_us=fp32,
     bytes_per_us=gpu.bandwidth_bytes_per_us * share,
     peak_bytes_per_us=gpu.bandwidth_bytes_per_us,
     multiprocessors=gpu.multiprocessors,
     l2_bytes=gpu.l2_bytes,
     is_old=float(is_old),
     is_modern_memory=float(is_modern),
-    power_ratio=float(np.clip(ratio, -2, 2)),
+    power_ratio=0.0 if tensor else float(np.clip(ratio, -2, 2)),
+    tile_scale=tile_scale,
     element_bytes=BYTES[precision],
     tensor=float(tensor),
   )

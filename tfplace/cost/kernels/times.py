@@ -40,15 +40,16 @@ def _of_class(
 ) -> np.ndarray:
   """[n] microseconds of kernels of one class and precision."""
   of_gpu = rates(gpu, precision, parameters.limits)
-  if name == "matmul":
-    return gemm.times_us(sizes, of_gpu, parameters.matmul)
-  if name == "batch_matmul":
-    return gemm.times_us(sizes, of_gpu, parameters.batch_matmul)
+  product = parameters.tensor if of_gpu.tensor else parameters.matmul
+  if name in ("matmul", "batch_matmul"):
+    if name == "batch_matmul" and not of_gpu.tensor:
+      product = parameters.batch_matmul
+    return gemm.times_us(sizes, of_gpu, product)
   if name in _CONVOLUTIONS:
     shapes = convolution.Shapes(*sizes)
     is_gradient = np.full(sizes.shape[1], name == "filter_gradient")
     return convolution.times_us(
-      shapes, is_gradient, of_gpu, parameters.convolution, parameters.matmul
+      shapes, is_gradient, of_gpu, parameters.convolution, product
     )
   memory = parameters.memory[name]
   return memory_bound.times_us(sizes[0], sizes[1:], of_gpu, memory)
