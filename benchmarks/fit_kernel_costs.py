@@ -75,6 +75,7 @@ _TILES = {
   "half_intensity": (20.0, 0.0, 300.0),
   "overlap": (2.0, 1.0, 8.0),
   "split_us": (1.0, 0.0, 60.0),
+  "l2_reuse": (1.0, 0.01, 100.0),
 }
 _FLOOR = (2.5, 0.0, 5.0)
 _SHARES = {"tensor_share": (0.95, 0.5, 1.1), "tensor_slope": (0.15, 0.0, 0.4)}
@@ -249,7 +250,16 @@ _CONVOLUTION = {
 def _convolution(x: np.ndarray) -> ConvolutionParameters:
   fill_k, half, overlap, winograd_fill_k, two, four, transform = x.tolist()
   return ConvolutionParameters(
-    GemmParameters(fill_k, half, overlap, 0.0, 0.0, 0.0, _NO_FOREST),
+    GemmParameters(
+      fill_k,
+      half,
+      overlap,
+      split_us=0.0,
+      floor_us=0.0,
+      l2_reuse=0.0,
+      old_traffic=0.0,
+      forest=_NO_FOREST,
+    ),
     winograd_fill_k,
     (two, four),
     transform,

@@ -35,6 +35,7 @@ class GemmParameters:
     overlap: exponent of the norm that combines compute and memory time.
     split_us: cost of splitting K.
     floor_us: of the smallest product, without its launch.
+    l2_reuse: share of the L2 that holds operands between waves.
     old_traffic: growth of memory time with size before Volta.
     forest: correction by `details`.
   """
@@ -44,6 +45,7 @@ class GemmParameters:
   overlap: float
   split_us: float
   floor_us: float
+  l2_reuse: float
   old_traffic: float
   forest: Forest
 
@@ -82,14 +84,22 @@ def analytic_us(
   size = (operands + result) * rates.element_bytes
   grown = 1 + parameters.old_traffic * rates.is_old * np.log1p(size / 64e6)
   per_element = rates.element_bytes / rates.bytes_per_us * grown
+  in_l2 = rates.l2_bytes * parameters.l2_reuse / rates.element_bytes
+  missed = operands / (operands + in_l2)
   best = np.full(m.shape, np.inf)
-  for split in SPLITS:
-    written = result * (1 if split == 1 else 3)
-    memory = (operands + written) * per_element
-    for tile in TILES:
-      blocks = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch * split
-      compute = compute_us(blocks, tile, k / split, rates, parameters)
-      time_us = combined(compute, memory, parameters.overlap)
+  for tile in TILES:
+    tiles = np.ceil(m / tile[0]) * np.ceil(n / tile[1])
+    # Blocks of one wave read their operands together, and share them in L2.
+    side = np.sqrt(np.clip(tiles, 1, rates.multiprocessors))
+    columns = 1 / np.minimum(tile[0] * side, m)
+    rows = 1 / np.minimum(tile[1] * side, n)
+    again = np.maximum(result * k * (columns + rows) - operands, 0.0)
+    for split in SPLITS:
+      moved = operands + again * missed + result * (1 if split == 1 else 3)
+      compute = compute_us(
+        tiles * batch * split, tile, k / split, rates, parameters
+      )
+      time_us = combined(compute, moved * per_element, parameters.overlap)
       time_us = time_us + (parameters.split_us if split > 1 else 0.0)
       best = np.minimum(best, time_us)
   return parameters.floor_us + best

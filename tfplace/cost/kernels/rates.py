@@ -13,7 +13,7 @@ from tfplace.core.gpu_hardware import GpuHardware
 
 _MAXWELL, _VOLTA, _AMPERE = 5.0, 7.0, 8.0  # their compute capabilities
 TENSOR_CORES = ("tf32", "fp16", "bf16")
-TILE_RATE = 3e6  # FLOP per microsecond of one multiprocessor: an A100's, fp16
+TILE_RATE = 312e6 / 108  # fp16 peak of an A100's multiprocessor, FLOP/us
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -62,9 +62,8 @@ class Rates(NamedTuple):
     is_modern_memory: 1 with HBM since Volta, else 0.
     power_ratio: log2 of the fp32 peak over what the power limit allows; 0 with
       tensor cores.
-    tile_scale: `half_intensity` of tiles is in units of it: 1 without tensor
-      cores; with them `TILE_RATE` over the fp16 peak of a multiprocessor, since
-      faster ones compute larger tiles.
+    tile_scale: of `half_intensity`: `TILE_RATE` over the fp16 peak of a
+      multiprocessor, since faster tensor cores compute larger tiles; at most 1.
     element_bytes: of the kernel's operands.
     tensor: 1 with tensor cores, else 0.
   """
@@ -114,7 +113,7 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
   sustained, tile_scale = min(peak, by_power), 1.0
   if tensor:
     half = gpu.peak_flops_per_us.get("fp16", peak)
-    tile_scale = TILE_RATE * gpu.multiprocessors / half
+    tile_scale = min(1.0, TILE_RATE * gpu.multiprocessors / half)
     # A card of unknown power counts as one of 1 TFLOP/s for each watt.
     per_watt = half / gpu.power_watts * 1e-6 or 1.0
     share = limits.tensor_share - limits.tensor_slope * np.log2(per_watt)
