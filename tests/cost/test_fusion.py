@@ -75,6 +75,12 @@ def test_normalization_reads_its_input_once_per_pass():
   assert unit.temp_bytes == 16
 
 
+def test_what_reads_a_cast_reads_the_smaller_type():
+  ops = [("Arg", 400), ("Cast", 800), ("Sum", 8), ("Out", 8)]
+  unit = unit_of(ops, [(0, 1), (1, 2), (2, 3)], outside=(0, 1, 3))
+  assert traffic(unit, ops) == [400 + 8]
+
+
 def test_a_slice_reads_as_much_as_it_returns():
   ops = [("Arg", 800), ("Exp", 800), ("Slice", 80), ("Slice", 80), ("Out", 8)]
   edges = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)]

@@ -8,7 +8,8 @@ The rules are a summary of XLA's GPU fusion passes (`xla/service/gpu`):
   loop that needs it. It is written only if the unit returns it or a library
   call reads it.
 - A reduction, pooling, gather or scatter is written; what it reads is computed
-  inside its loop. A slice or gather reads as much as it returns.
+  inside its loop. A slice or gather reads as much as it returns, and what reads
+  a cast reads the smaller of both types.
 - A tensor is written, too, where a later kernel would have to read more than
   twice its size to compute it again, or a kernel would read too many tensors.
 - Loops that are equally far from the inputs and read the same largest tensor
@@ -36,6 +37,9 @@ UNIT = "Unit"  # type of a unit in a graph
 # A launch inside a unit costs less than one by TensorFlow's executor. Published
 # matrix products take at least 1.6 to 5 us.
 FLOOR_US = 2.0
+# Bandwidth of a loop over that of one elementwise op. By development rows of
+# `benchmarks/run_published_steps.py` and an H200.
+_SHARE = 0.77
 _PRODUCTS = frozenset(
   {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum"}
 )
@@ -132,13 +136,14 @@ class _Inside:
     self._graph, self._unit_of = graph, unit_of
     self.inlined = inlined_ops(graph)
     self._in, self._out = graph.in_csr, graph.out_csr
+    self._moved = self._moved_bytes()
 
   def unit(self, ops: Sequence[int]) -> Unit:
     """Finds the kernels of a unit, whose ops are in topological order."""
     outputs = [
       t for op in ops for t in self._tensors(op) if self._leaves(op, t)
     ]
-    kernels = _Kernels(self._graph.output_bytes)
+    kernels = _Kernels(self._moved)
     for at, op in enumerate(ops):
       kind, mine = self._graph.types[op], self._tensors(op)
       inputs = self._inputs(op)
@@ -152,6 +157,20 @@ class _Inside:
     loops = list(kernels.loops.values())
     calls = list(dict.fromkeys(kernels.call_of.values()))
     return Unit(ops, outputs, calls, loops, temp)
+
+  def _moved_bytes(self) -> np.ndarray:
+    """Returns the bytes that a kernel moves to read each tensor.
+
+    What reads a cast to a larger type reads the smaller tensor and casts, too.
+    """
+    graph = self._graph
+    moved = graph.output_bytes.copy()
+    for op in graph.topological_order.tolist():
+      if graph.types[op] == "Cast":
+        (result,) = self._tensors(op)
+        read = [moved[t] for t in self._inputs(op)]
+        moved[result] = min([moved[result], *read])
+    return moved
 
   def _inputs(self, op: int) -> list[int]:
     """Lists the tensors that an op reads, without inlined constants."""
@@ -356,7 +375,7 @@ def _times_us(
   of_calls = np.array(
     [float(np.maximum(time_us[unit.calls], FLOOR_US).sum()) for unit in units]
   )
-  of_loops = np.bincount(owner, np.maximum(each, FLOOR_US), len(total))
+  of_loops = np.bincount(owner, np.maximum(each / _SHARE, FLOOR_US), len(total))
   fused = of_calls + of_loops
   return np.where(np.isnan(total), np.nan, fused).tolist()
 
