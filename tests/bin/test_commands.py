@@ -167,7 +167,7 @@ def test_placed_graph_def_has_a_device_on_every_node(keras_file, tmp_path):
 
   path = str(tmp_path / "placed.pb")
   arguments = [f"--keras_model={keras_file}", "--microbatches=2"]
-  arguments += ["--cluster=k80x2", "--strategy=blocks"]
+  arguments += ["--cluster=k80x2", "--strategy=blocks", "--batch_size=65536"]
   assert place.run([*arguments, f"--output_graph_def={path}"]) == 0
   graph_def = tf.compat.v1.GraphDef()
   with open(path, "rb") as file:
