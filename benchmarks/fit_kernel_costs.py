@@ -43,7 +43,7 @@ OPTIONS.add("out", str(lib.RESULTS / "kernels.json"), "JSON file to write.")
 _SEED = 0  # of samples and trees
 _SAMPLE = 300  # rows per GPU and range of latency of analytic fits
 _LEAST_US = 60.0  # of an fp32 row that is fitted: below, it is a launch
-# Of a row whose error is shown.
+# Least latency of a row whose error is shown.
 _LARGE_US = {TENSOR: 20.0}
 _LARGE_FP32_US = 100.0
 _SCALE = 0.08  # of log errors: larger ones count less than their square

@@ -266,8 +266,8 @@ class _Kernels:
     self.call_of: dict[int, int] = {}
     self.last_read: dict[int, int] = {}
     self._sizes = sizes
-    # Of tensors that are not written: the op's position, and the bytes of each
-    # tensor in memory that their computation reads.
+    # Tensor that is not written -> position of its op, and the bytes that its
+    # computation reads of each tensor in memory.
     self._computed: dict[int, tuple[int, dict[int, float]]] = {}
     self._depth: dict[int, int] = {}  # of written tensors: kernels so far
 

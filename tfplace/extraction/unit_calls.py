@@ -472,7 +472,7 @@ class _Unit:
 
   @property
   def has_effects(self) -> bool:
-    """Whether anything outside depends on the unit."""
+    """True if anything outside depends on the unit."""
     return bool(self.outputs or self._writes)
 
   def _add(self, op: tf.Operation, members: set[str]) -> None:
