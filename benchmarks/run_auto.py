@@ -31,7 +31,7 @@ from tfplace.bin import cli
 from tfplace.core import Cluster, Problem
 from tfplace.core.cluster import with_max_memory
 from tfplace.core.evaluation import Result
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, TfplaceError
@@ -214,7 +214,7 @@ class Row:
   def auto(self, order: str) -> dict[str, Any]:
     """`auto`, which also chooses the microbatches, as the commands do."""
 
-    def open_variant(split: MicrobatchConfig) -> variants.StepVariant:
+    def open_variant(split: VariantConfig) -> variants.StepVariant:
       return variants.StepVariant(self.graphs.problem(split, self.cluster))
 
     config = PlanConfig(

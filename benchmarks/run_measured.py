@@ -28,7 +28,7 @@ from benchmarks.lib import Options
 from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import OpGraph, Placement, Problem
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.measure.calibrate.placements import home_devices
@@ -181,7 +181,7 @@ class Run:
     options = {limit: memory_bytes}
     with measure.open_cluster(f"{kind}:1", **options) as live:
       every = RecomputeConfig(everything=True)
-      traced = self._traced(data, MicrobatchConfig(1, recompute=every))
+      traced = self._traced(data, VariantConfig(1, recompute=every))
       row = _row(traced, alone(self._profiled(live, traced)[1]))
       extra = self._run(live, _RECOMPUTED, row)
     return {
@@ -218,7 +218,7 @@ class Run:
     return found
 
   def _traced(
-    self, data: dict[str, np.ndarray], microbatches: MicrobatchConfig
+    self, data: dict[str, np.ndarray], microbatches: VariantConfig
   ) -> "TracedStep":
     from tfplace.extraction import trace_keras
 
@@ -250,7 +250,7 @@ class Run:
 
     allowed = self.trained.has_batch_statistics
     traced = self._traced(
-      data, MicrobatchConfig(count, allow_batch_statistics=allowed)
+      data, VariantConfig(count, allow_batch_statistics=allowed)
     )
     estimated, problem = self._profiled(live, traced)
     step = LiveStep(live, traced, measure_s=self.values.measure_s)

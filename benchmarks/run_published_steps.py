@@ -37,7 +37,7 @@ from tfplace import placers
 from tfplace.bin import cli
 from tfplace.core import Problem
 from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.presets import cluster_preset
 from tfplace.simulate import Simulator
@@ -213,9 +213,7 @@ def traced(key: StepKey, fused: bool) -> "TracedStep":
     key.batch,
     sample=sample,
     kind="train" if key.mode == "train" else "predict",
-    microbatches=MicrobatchConfig(
-      key.microbatches, allow_batch_statistics=True
-    ),
+    microbatches=VariantConfig(key.microbatches, allow_batch_statistics=True),
   )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import lib, random_steps
 from tfplace.core import Cluster, OpGraph, Problem
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.plan import graph_cache, graph_keys, sources
@@ -63,11 +63,11 @@ class Graphs:
   find: Callable[[str], Cluster] = cluster_preset
   compile_units: bool = False
   precision: str = "float32"
-  _found: dict[tuple[MicrobatchConfig, str], OpGraph] = dataclasses.field(
+  _found: dict[tuple[VariantConfig, str], OpGraph] = dataclasses.field(
     default_factory=dict
   )
 
-  def problem(self, microbatches: MicrobatchConfig, cluster: str) -> Problem:
+  def problem(self, microbatches: VariantConfig, cluster: str) -> Problem:
     """The step in microbatches, with the cluster's costs.
 
     Raises:
@@ -78,13 +78,13 @@ class Graphs:
     return Problem(self._found[microbatches, cluster], self.find(cluster))
 
   @property
-  def allows(self) -> MicrobatchConfig:
+  def allows(self) -> VariantConfig:
     """The whole step, with what its microbatches may do."""
-    return MicrobatchConfig(
+    return VariantConfig(
       allow_batch_statistics=trained(self.name).has_batch_statistics
     )
 
-  def _load(self, microbatches: MicrobatchConfig) -> None:
+  def _load(self, microbatches: VariantConfig) -> None:
     model = trained(self.name)
     cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
     began, traced = time.perf_counter(), None
@@ -116,7 +116,7 @@ class Graphs:
 
 
 def trace(
-  model: "Trained", microbatches: MicrobatchConfig, precision: str = "float32"
+  model: "Trained", microbatches: VariantConfig, precision: str = "float32"
 ) -> "TracedStep":
   """Traces the step of a model that is built for it, and then let go."""
   import keras

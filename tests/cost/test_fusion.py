@@ -10,7 +10,7 @@ import tensorflow as tf
 from tfplace import cost, extract, extraction, load_graph, place, save_graph
 from tfplace.bin import extract as extract_command
 from tfplace.core import OpSpec, Problem, build_graph
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.cost import fusion
 from tfplace.errors import TfplaceError
@@ -144,7 +144,7 @@ def graphs(request):
     x = x + keras.layers.Dense(64, "gelu", name=f"dense{i}")(y)
   model = keras.Model(inputs, keras.layers.Dense(1, name="head")(x))
   model.compile("adam", "mse")
-  config = MicrobatchConfig(request.param)
+  config = VariantConfig(request.param)
   traced = extraction.trace_keras(model, 512, microbatches=config)
   cluster = cluster_preset("v100x2")
   return [

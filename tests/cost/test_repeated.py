@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import tfplace
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.cost import op_classes, op_graph
 from tfplace.extraction import trace_keras
 
@@ -41,7 +41,7 @@ def test_each_microbatch_costs_what_it_costs_alone(
 ):
   model = build()
   model.compile("adam", "mse", jit_compile=False)
-  traced = trace_keras(model, 8, microbatches=MicrobatchConfig(microbatches))
+  traced = trace_keras(model, 8, microbatches=VariantConfig(microbatches))
   find, found = op_classes.repeated_ops, {}
 
   def recorded(*args):

@@ -7,7 +7,7 @@ from keras import layers
 import tfplace
 from tests.testing.microbatched import assert_equal, both, compiled, normal
 from tfplace.core.microbatches import (
-  MicrobatchConfig,
+  VariantConfig,
   microbatch_of,
   microbatches_of,
 )
@@ -27,7 +27,7 @@ SUMS = {  # (microbatches, devices of each host) -> sums, by hand.
 @pytest.mark.parametrize("case", SUMS, ids=str)
 def test_gradients_are_added_by_device_then_by_host(case):
   count, devices = case
-  assert MicrobatchConfig(count, devices=devices).sums == SUMS[case]
+  assert VariantConfig(count, devices=devices).sums == SUMS[case]
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_gradients_are_added_by_device_then_by_host(case):
 )
 def test_a_cluster_says_how_gradients_are_added(preset, devices):
   cluster = tfplace.cluster_preset(preset)
-  assert MicrobatchConfig(8).over(cluster).devices == devices
-  assert MicrobatchConfig(1).over(cluster).devices == ()
-  assert MicrobatchConfig(8, devices=(2,)).over(cluster).devices == (2,)
+  assert VariantConfig(8).over(cluster).devices == devices
+  assert VariantConfig(1).over(cluster).devices == ()
+  assert VariantConfig(8, devices=(2,)).over(cluster).devices == (2,)
 
 
 def net():
@@ -62,7 +62,7 @@ def nodes_of(config):
 
 
 def nested(name, nodes):
-  """Microbatches that an op adds up, as `MicrobatchConfig.sums`."""
+  """Microbatches that an op adds up, as `VariantConfig.sums`."""
   number = microbatch_of(name)
   if number is not None:
     return number
@@ -73,7 +73,7 @@ def nested(name, nodes):
 
 
 def test_the_graph_adds_in_the_order_of_the_variant():
-  config = MicrobatchConfig(8, devices=(2, 2))
+  config = VariantConfig(8, devices=(2, 2))
   nodes = nodes_of(config)
   scope = "accumulate_on_2_and_2/last/kernel/"
   adds = [name for name in nodes if name.startswith(scope)]
@@ -85,7 +85,7 @@ def test_the_graph_adds_in_the_order_of_the_variant():
 
 
 def test_microbatches_of_a_host_read_its_relays():
-  config = MicrobatchConfig(8, devices=(2, 2))
+  config = VariantConfig(8, devices=(2, 2))
   nodes = nodes_of(config)
   relays = [
     name for name, n in nodes.items() if name.startswith("relay_to_host_")
@@ -118,7 +118,7 @@ def test_losses_are_those_of_the_whole_step():
 
 
 def test_sums_and_relays_are_of_their_layers():
-  config = MicrobatchConfig(8, devices=(2, 2))
+  config = VariantConfig(8, devices=(2, 2))
   traced = trace_keras(net(), 8, microbatches=config)
   names = {"words", "dense", "last"}
   found = set()

@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.extraction import trace_keras
 from tfplace.extraction.layers import with_updates
 from tfplace.keras import state
@@ -32,7 +32,7 @@ def step_of(optimizer, microbatches=1):
   x = LAYERS.BatchNormalization(name="normalized")(x)
   model = keras.Model(inputs, LAYERS.Dense(2, name="last")(x), name="net")
   model.compile(OPTIMIZERS[optimizer](), "mse", jit_compile=False)
-  config = MicrobatchConfig(microbatches, allow_batch_statistics=True)
+  config = VariantConfig(microbatches, allow_batch_statistics=True)
   return model, trace_keras(model, 6, microbatches=config)
 
 

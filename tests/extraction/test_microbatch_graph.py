@@ -13,7 +13,7 @@ from tests.testing.microbatched import compiled
 from tfplace.core.microbatches import (
   BATCH_SCOPE,
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   microbatch_of,
 )
 from tfplace.extraction import trace_keras
@@ -41,7 +41,7 @@ def graph_of():
 
   def graph(*numbers):
     if numbers not in known:
-      config = MicrobatchConfig(*numbers, allow_batch_statistics=True)
+      config = VariantConfig(*numbers, allow_batch_statistics=True)
       traced = trace_keras(tokens(), BATCH, microbatches=config)
       known[numbers] = traced.graph_def
     return known[numbers]

@@ -8,7 +8,7 @@ import tfplace
 from tests.extraction.test_microbatches import MODELS
 from tests.testing.microbatched import assert_equal, both, in_microbatches
 from tfplace.core.microbatches import (
-  MicrobatchConfig,
+  VariantConfig,
   microbatches_of,
 )
 from tfplace.errors import ExtractionError
@@ -75,7 +75,7 @@ def image():
 
 
 def test_op_names_and_the_graph_record_the_sizes():
-  config = MicrobatchConfig.of([5, 2, 1], 2)
+  config = VariantConfig.of([5, 2, 1], 2)
   graph = tfplace.extract(
     image(), batch_size=8, microbatches=[5, 2, 1], max_in_flight=2
   )
@@ -85,10 +85,10 @@ def test_op_names_and_the_graph_record_the_sizes():
   assert any("microbatch_1/part_of_batch/examples_2/" in n for n in names)
   plain = tfplace.extract(image(), batch_size=8, microbatches=2)
   assert "microbatch_sizes" not in plain.extra
-  assert microbatches_of(plain.names) == MicrobatchConfig(2)
+  assert microbatches_of(plain.names) == VariantConfig(2)
   uneven = tfplace.extract(image(), batch_size=8, microbatches=3)
   assert uneven.extra["microbatch_sizes"] == [3, 3, 2]
-  assert microbatches_of(uneven.names) == MicrobatchConfig(3)
+  assert microbatches_of(uneven.names) == VariantConfig(3)
 
 
 def test_statistics_are_means_over_examples():
@@ -118,5 +118,5 @@ def test_statistics_are_means_over_examples():
 )
 def test_wrong_sizes_are_one_sentence(sizes, told):
   with pytest.raises(ExtractionError, match=told) as caught:
-    trace_keras(image(), 8, microbatches=MicrobatchConfig.of(sizes))
+    trace_keras(image(), 8, microbatches=VariantConfig.of(sizes))
   assert "\n" not in str(caught.value)

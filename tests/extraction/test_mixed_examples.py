@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from tests.testing.microbatched import assert_equal, both, compiled, normal
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 
@@ -35,7 +35,7 @@ def with_layer(function):
 
 
 def trace(model, *data, microbatches=4, **options):
-  config = MicrobatchConfig(microbatches, **options)
+  config = VariantConfig(microbatches, **options)
   return trace_keras(model, sample=data, microbatches=config)
 
 

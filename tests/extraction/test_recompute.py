@@ -9,7 +9,7 @@ from keras import layers
 from tests.testing import recomputed_models as models
 from tfplace import cluster_preset, place
 from tfplace.core import Problem
-from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
+from tfplace.core.microbatches import VariantConfig, microbatches_of
 from tfplace.core.recompute import is_clone, original_name, recompute_config
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
@@ -23,7 +23,7 @@ CASES += [("convolutions", 2), ("shared", 2)]
 
 
 def traced(model, recompute="none", microbatches=1):
-  config = MicrobatchConfig(
+  config = VariantConfig(
     microbatches,
     allow_batch_statistics=True,
     recompute=recompute_config(recompute),
@@ -105,7 +105,7 @@ def test_the_names_of_a_step_tell_what_it_recomputes():
   again = trace_keras(
     model,
     models.BATCH,
-    microbatches=MicrobatchConfig(2, None, True, config.recompute),
+    microbatches=VariantConfig(2, None, True, config.recompute),
   )
   assert [node.name for node in again.graph_def.node] == names
 

@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from tests.testing import placed_models as at
 from tfplace.core import Placement
-from tfplace.core.microbatches import MicrobatchConfig, microbatch_of
+from tfplace.core.microbatches import VariantConfig, microbatch_of
 from tfplace.errors import ApplyError
 from tfplace.extraction import feed_values, trace_keras, with_initializers
 from tfplace.keras import placed_graph_def, write_placed_graph_def
@@ -69,7 +69,7 @@ def test_the_file_runs_as_such_on_its_devices(kind, suffix, tmp_path):
 
 def test_each_microbatch_of_a_split_step_runs_where_it_is_placed(tmp_path):
   step = at.build("dense"), None, True, at.batch("dense")
-  traced = trace_keras(*step, microbatches=MicrobatchConfig(3, max_in_flight=2))
+  traced = trace_keras(*step, microbatches=VariantConfig(3, max_in_flight=2))
   placement = at.random_placement(traced)
   path = tmp_path / "g.pb"
   write_placed_graph_def(traced, placement, path)

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tfplace
 from tests.testing import placed_models as at
 from tfplace.core import Placement
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import RANK
 from tfplace.errors import FormatError
 from tfplace.formats import results
@@ -34,7 +34,7 @@ def chained(monkeypatch):
 
 def by_rank(model, name):
   """Places the split model at random, by rank; returns the placement."""
-  given = at.split_placement(model, MicrobatchConfig(2))
+  given = at.split_placement(model, VariantConfig(2))
   placement = Placement(given.problem.in_order(RANK), given.devices)
   tfplace.place_model(model, placement=placement)
   return placement

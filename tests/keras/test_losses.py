@@ -11,7 +11,7 @@ from tests.testing import layer_cases
 from tests.testing import placed_models as at
 from tests.testing.slow import slow, slow_but
 from tfplace.core import Placement
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.recompute import RecomputeConfig, is_clone
 from tfplace.extraction import trace_keras
 from tfplace.keras import state
@@ -19,11 +19,11 @@ from tfplace.keras import state
 STEPS = 3
 # Steps that a plan is of; all ops are placed at random.
 PLANS = {
-  "whole": MicrobatchConfig(),
-  "split": MicrobatchConfig(2),
-  "ranked": MicrobatchConfig(3, 2, devices=(2, 1)),
-  "recomputed": MicrobatchConfig(recompute=RecomputeConfig(everything=True)),
-  "compiled": MicrobatchConfig(),  # Units of ops that are placed at random.
+  "whole": VariantConfig(),
+  "split": VariantConfig(2),
+  "ranked": VariantConfig(3, 2, devices=(2, 1)),
+  "recomputed": VariantConfig(recompute=RecomputeConfig(everything=True)),
+  "compiled": VariantConfig(),  # Units of ops that are placed at random.
 }
 # Plan -> models that it is given where slow tests do not run.
 QUICK = {

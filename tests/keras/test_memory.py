@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.plan import sources
 from tfplace.plan.clusters import find_cluster
 from tfplace.plan.model_source import open_source
@@ -143,7 +143,7 @@ def test_extractions_leave_no_weights(files):
       open_source(files[kind], kind=kind),
       find_cluster("v100x2"),
       batch_size=BATCH,
-      microbatches=MicrobatchConfig(microbatches),
+      microbatches=VariantConfig(microbatches),
       needs_trace=True,
     )
     return [spec.value for spec in traced.variables.values()]

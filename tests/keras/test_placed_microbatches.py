@@ -20,7 +20,7 @@ from tests.testing.placed_models import (
   split_placement,
   unplaced_fit,
 )
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction.microbatches import microbatched_step
 from tfplace.plan.local_devices import local_cluster
@@ -57,7 +57,7 @@ def test_sums_of_two_hosts_outlive_their_traced_template(monkeypatch):
     return result
 
   monkeypatch.setattr(microbatched_step, "microbatched_train_step", collecting)
-  name, config = "masked_recurrent", MicrobatchConfig(4, devices=(2, 2))
+  name, config = "masked_recurrent", VariantConfig(4, devices=(2, 2))
   model = build_fitted(name)
   placement = split_placement(model, config)
   tfplace.place_model(model, placement=placement)
@@ -107,7 +107,7 @@ def test_batches_of_few_or_no_examples_train_alike():
   for microbatches in (1, 3):
     model = build_fitted("dense")
     if microbatches > 1:
-      placement = split_placement(model, MicrobatchConfig(3, 1))
+      placement = split_placement(model, VariantConfig(3, 1))
       tfplace.place_model(model, placement=placement)
       assert model.placement.max_in_flight == 1
     results = fitted(model, "dense", batch_size=7)
@@ -292,7 +292,7 @@ def two_norms():
 
 def test_statistics_equal_those_of_mirrored_replicas():
   split = build_fitted(two_norms)
-  config = MicrobatchConfig(2, allow_batch_statistics=True)
+  config = VariantConfig(2, allow_batch_statistics=True)
   tfplace.place_model(
     split,
     placement=split_placement(split, config),

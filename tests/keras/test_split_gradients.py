@@ -10,7 +10,7 @@ from keras import layers, ops
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 
@@ -98,7 +98,7 @@ def scaling():
 def test_it_equals_the_unplaced_unsplit_model():
   expected = fitted(build(TwoLosses, scaling))
   model = build(TwoLosses, scaling)
-  config = MicrobatchConfig(3, 1)
+  config = VariantConfig(3, 1)
   traced = trace_keras(model, sample=ONE_BATCH, microbatches=config)
   tfplace.place_model(model, placement=at.random_placement(traced))
   with at.recorded() as ran:
@@ -238,6 +238,6 @@ REFUSED = [
 
 @pytest.mark.parametrize(("said", "kind"), REFUSED)
 def test_what_cannot_be_split_says_why(said, kind):
-  config = MicrobatchConfig(2)
+  config = VariantConfig(2)
   with pytest.raises(ExtractionError, match=f"'net' cannot be split: .*{said}"):
     trace_keras(build(kind), sample=ONE_BATCH, microbatches=config)

@@ -15,7 +15,7 @@ from tests.testing.one_layer import Step
 from tests.testing.slow import slow_but
 from tfplace import placers
 from tfplace.core import Problem
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import ORDERS
 from tfplace.errors import TfplaceError
 from tfplace.placers import dask_workers
@@ -114,7 +114,7 @@ def chosen(step, workers, **changes):
 def test_workers_split_a_step_of_much_work_as_one_process_does(workers):
   # Two devices: 1000 us whole, 502 in two parts, and no less in more of them.
   found = chosen(Step(), workers)
-  assert found.choice.microbatches == MicrobatchConfig(2)
+  assert found.choice.microbatches == VariantConfig(2)
   assert found.best.evaluation.step_time_us == 502.0
   assert found.best.placement.problem is found.problem
 

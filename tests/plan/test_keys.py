@@ -7,7 +7,7 @@ from importlib import metadata
 
 import pytest
 
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.plan import graph_keys
 from tfplace.plan.graph_keys import content_key
@@ -44,11 +44,11 @@ CHANGES = [
   {"training": False},
   {"sizes": {"length": 4}},
   {"sizes": {"length": 3, "layers": 1}},
-  {"microbatches": MicrobatchConfig(2)},
-  {"microbatches": MicrobatchConfig(2, sizes=(5, 3))},
-  {"microbatches": MicrobatchConfig(1, 1)},
-  {"microbatches": MicrobatchConfig(1, devices=(2,))},
-  {"microbatches": MicrobatchConfig(1, None, True)},
+  {"microbatches": VariantConfig(2)},
+  {"microbatches": VariantConfig(2, sizes=(5, 3))},
+  {"microbatches": VariantConfig(1, 1)},
+  {"microbatches": VariantConfig(1, devices=(2,))},
+  {"microbatches": VariantConfig(1, None, True)},
   {"cluster": cluster_preset("v100x2")},
   {"cluster": cluster_preset("k80x1+p100x1")},
   {"cluster": cluster_preset("k80x1+v100x1")},

@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.errors import InfeasibleError
 from tfplace.plan import PlanConfig
 from tfplace.plan.microbatches import choose_variant
@@ -104,7 +104,7 @@ def test_both_share_one_race():
 
 
 def test_a_fixed_number_of_microbatches_stays():
-  base = MicrobatchConfig(2)
+  base = VariantConfig(2)
   step = Step(memory=60.0)
   report = chosen(step, *WAYS[1:], microbatches=base)
   assert {config.count for config in step.opened} == {2}

@@ -9,7 +9,7 @@ import pytest
 from tests.testing.one_layer import Step
 from tfplace import placers
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.errors import (
   InfeasibleError,
   TfplaceError,
@@ -47,12 +47,12 @@ CASES = [
   (Step(**ONE_GPU), WHOLE, (2, None), "whole it does not fit in memory"),
   (Step(devices=1), WHOLE, (1, None), "there is one device for it"),
   # One after the other, two microbatches take what the whole step does.
-  (Step(), MicrobatchConfig(1, 1), (1, None), "the step is left whole"),
+  (Step(), VariantConfig(1, 1), (1, None), "the step is left whole"),
   (Step(devices=4, examples=2), WHOLE, (2, None), "is split into 2"),
   (Step(statistics=True), WHOLE, (1, None), "would take about 502 us instead"),
   (
     Step(statistics=True),
-    MicrobatchConfig(1, allow_batch_statistics=True),
+    VariantConfig(1, allow_batch_statistics=True),
     (2, None),
     "is split into 2",
   ),
@@ -81,7 +81,7 @@ def test_by_arrival_memory_limits_the_number_in_flight():
   # flight, 2 x 50, one at a time 50.
   config = dataclasses.replace(CONFIG, order="arrival")
   plan = chosen(Step(**ONE_GPU), config=config)
-  assert plan.choice.microbatches == MicrobatchConfig(2, 1)
+  assert plan.choice.microbatches == VariantConfig(2, 1)
   assert plan.single_device is None
   assert plan.choice.trials[0].why == "does not fit in memory"
 
@@ -90,7 +90,7 @@ def test_strategies_that_refuse_the_whole_step_split_it():
   # A microbatch of 500 us for each of two devices.
   config = dataclasses.replace(CONFIG, strategy="data_parallel")
   plan = chosen(Step(), config=config)
-  assert plan.choice.microbatches == MicrobatchConfig(2)
+  assert plan.choice.microbatches == VariantConfig(2)
   reason = "since whole it is not placed by data_parallel"
   assert reason in plan.choice.reason
   with pytest.raises(TfplaceError, match="layer 'norm' computes statistics"):
@@ -210,7 +210,7 @@ def test_a_step_is_compared_with_one_gpu_that_accumulates(chooses):
   # The GPU holds half of the activation at a time: in 2 microbatches, one of
   # which is in flight, it takes 1,001 us. The CPU would take 100,100.
   step = BesideCpu(devices=1, activation=100.0, memory=75.0)
-  request = MicrobatchConfig(max_in_flight=1)
+  request = VariantConfig(max_in_flight=1)
   config = dataclasses.replace(
     CONFIG, microbatches=request, chooses_microbatches=chooses
   )
@@ -233,7 +233,7 @@ def test_requested_microbatches_are_compared_with_the_whole_step():
   devices = [Device("GPU:0", "GPU", op_overhead_us=100.0)]
   step.cluster = lambda: Cluster("one", tuple(devices))
   plan = make_plan(
-    step, dataclasses.replace(CONFIG, microbatches=MicrobatchConfig(4))
+    step, dataclasses.replace(CONFIG, microbatches=VariantConfig(4))
   )
   assert plan.evaluation.step_time_us == 1801.0
   assert plan.single_device.step_time_us == 1201.0
@@ -341,7 +341,7 @@ def test_a_named_strategy_keeps_its_placement(strategy):
 
 def test_the_split_that_runs_faster_than_the_whole_step_is_taken():
   plan, step = measured(slower=1.1)
-  assert plan.choice.microbatches == MicrobatchConfig(2)
+  assert plan.choice.microbatches == VariantConfig(2)
   assert plan.evaluation.step_time_us == pytest.approx(1.1 * 502.0)
   assert plan.problem.graph.names == step.problem.graph.names
   whole, divided = plan.choice.trials[:2]
@@ -362,7 +362,7 @@ def test_a_split_that_runs_slower_is_not_taken():
 def test_a_split_that_runs_faster_than_predicted_is_taken():
   # Predicted 212 us whole, and 314 in two parts.
   plan, step = measured(0.5, Step(work_us=10.0, overhead_us=100.0))
-  assert plan.choice.microbatches == MicrobatchConfig(2)
+  assert plan.choice.microbatches == VariantConfig(2)
   assert "microbatch_0/f0" in step.problem.graph.names
   whole, divided = plan.choice.trials[:2]
   assert plan.evaluation.step_time_us == divided.measured_us < whole.measured_us

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.microbatches import microbatch
@@ -108,7 +108,7 @@ def mixed():
 def checked(model, x, microbatches=4):
   whole = trace_keras(model, sample=(x, Y))
   divided = trace_keras(
-    model, sample=(x, Y), microbatches=MicrobatchConfig(microbatches)
+    model, sample=(x, Y), microbatches=VariantConfig(microbatches)
   )
   return numeric_check.check_equal(whole, divided)
 
@@ -240,9 +240,7 @@ def test_plan_that_fails_the_check_is_refused(unexamined):
 
 
 def test_step_too_large_for_this_host_is_not_run(monkeypatch):
-  divided = trace_keras(
-    dense(), sample=(X, Y), microbatches=MicrobatchConfig(2)
-  )
+  divided = trace_keras(dense(), sample=(X, Y), microbatches=VariantConfig(2))
   graph = sources.op_graph(divided, tfplace.cluster_preset("v100x2"))
   assert numeric_check.skip_reason(graph, divided) == ""
   monkeypatch.setattr(numeric_check, "_MEMORY_SHARE", 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
 from tfplace.plan import PlanConfig
 from tfplace.plan.microbatches import choose_variant
@@ -64,7 +64,7 @@ def test_each_number_of_microbatches_has_its_order(strategy, order):
     chooses_microbatches=True,
   )
   plan, _ = choose_variant(two_stages, config)
-  assert plan.choice.microbatches == MicrobatchConfig(2)
+  assert plan.choice.microbatches == VariantConfig(2)
   taken = "arrival" if order == "arrival" else "rank"
   assert plan.best.order == plan.problem.order == taken
   assert plan.best.evaluation.step_time_us == (13 if taken == "arrival" else 11)
@@ -76,7 +76,7 @@ def test_each_number_of_microbatches_has_its_order(strategy, order):
 
 
 def test_baselines_are_in_the_order_of_the_plan():
-  problem = two_stages(MicrobatchConfig(2)).problem
+  problem = two_stages(VariantConfig(2)).problem
   config = PlanConfig("m_topo", 1.0, order="auto", baselines=("m_etf",))
   plan = search(problem, config)
   assert [r.order for r in plan.results] == ["rank", "rank"]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.testing import problems, split_steps
 from tfplace.core import Problem
-from tfplace.core.microbatches import MicrobatchConfig, plain_sizes
+from tfplace.core.microbatches import VariantConfig, plain_sizes
 from tfplace.errors import ExtractionError
 from tfplace.plan import PlanConfig
 from tfplace.plan.microbatches import choose_variant
@@ -128,7 +128,7 @@ def test_auto_tries_only_equal_sizes_on_equal_devices():
 
 def test_given_sizes_stay_where_only_recomputation_is_open():
   step = Step([FAST, SLOW])
-  sizes = MicrobatchConfig.of([16, 8])
+  sizes = VariantConfig.of([16, 8])
   config = PlanConfig(
     budget_s=60.0,
     max_evaluations=400,

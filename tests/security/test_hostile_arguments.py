@@ -6,7 +6,7 @@ import pytest
 
 import tfplace
 from tests.testing.policy_problems import gpus, random_graph
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 
 HUGE = 10**400
 LONG = 10**5000  # More digits than Python converts to text.
@@ -93,7 +93,7 @@ def test_one_name_is_a_group_of_its_own(model):
 
 
 def test_one_microbatch_may_be_an_array():
-  assert MicrobatchConfig.of(np.array(2)).count == 2
+  assert VariantConfig.of(np.array(2)).count == 2
 
 
 @pytest.mark.parametrize("value", [HUGE, LONG, "x", None, [1]], ids=range(5))

@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.extraction.microbatches.microbatched_step import (
   microbatched_train_step,
 )
@@ -29,7 +29,7 @@ def in_microbatches(model, *numbers, **options):
   @functools.wraps(model.train_step)  # it is Keras' step in all that it does
   def train_step(data):
     return microbatched_train_step(
-      model, data, MicrobatchConfig(*numbers, **options)
+      model, data, VariantConfig(*numbers, **options)
     )[0]
 
   object.__setattr__(model, "train_step", train_step)

@@ -1,7 +1,7 @@
 """Training steps in microbatches, small enough to know their best placement."""
 
 from tfplace.core import OpSpec, build_graph
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 
 
 def split_graph(
@@ -18,7 +18,7 @@ def split_graph(
     **known: `layer=False` leaves out the ops' layers; `devices` are those of
       each host that sums and relays are made for.
   """
-  config = MicrobatchConfig(microbatches, devices=known.get("devices", ()))
+  config = VariantConfig(microbatches, devices=known.get("devices", ()))
   ops, edges, at = [], [], {}
 
   def add(key, op, inputs, **fields):

@@ -3,7 +3,7 @@
 from absl import flags
 
 from tfplace.bin import cli
-from tfplace.core.microbatches import AUTO, MicrobatchConfig, check_in_flight
+from tfplace.core.microbatches import AUTO, VariantConfig, check_in_flight
 from tfplace.core.recompute import ALL, NONE, recompute_config
 from tfplace.errors import shown
 
@@ -54,13 +54,13 @@ def is_chosen(values: flags.FlagValues) -> bool:
   return bool(values.microbatches == AUTO)
 
 
-def config(values: flags.FlagValues) -> MicrobatchConfig:
+def config(values: flags.FlagValues) -> VariantConfig:
   """Returns the requested microbatches, or the whole step for "auto".
 
   Raises:
     UsageError: a value is not a whole number of at least 1.
   """
-  return MicrobatchConfig.of(
+  return VariantConfig.of(
     1 if is_chosen(values) else _microbatches(values),
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
@@ -135,7 +135,7 @@ def _count(values: flags.FlagValues, flag: str) -> int | None:
 
 
 def check_agrees(
-  values: flags.FlagValues, found: MicrobatchConfig, path: str
+  values: flags.FlagValues, found: VariantConfig, path: str
 ) -> None:
   """Checks that the given flags agree with the microbatches of a placement.
 

@@ -19,7 +19,7 @@ from tfplace.bin import (
 from tfplace.core import graph_edits
 from tfplace.core import order as orders
 from tfplace.core.cluster import with_max_memory
-from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
+from tfplace.core.microbatches import VariantConfig, microbatches_of
 from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.plan import (
   Plan,
@@ -227,7 +227,7 @@ class _FlagSource(Source):
     kind = sources.chosen_source(self.values, may_choose=True)
     return self.devices is None and self.training and kind in MICROBATCH_KINDS
 
-  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
     """Extracts a step variant, and profiles it if devices are open.
 
     Raises:
@@ -307,7 +307,7 @@ def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
     )
 
 
-def _sizes_as_json(microbatches: MicrobatchConfig) -> dict[str, Any]:
+def _sizes_as_json(microbatches: VariantConfig) -> dict[str, Any]:
   """Returns the sizes of microbatches where they are given."""
   sizes = microbatches.sizes
   return {} if sizes is None else {"microbatch_sizes": list(sizes)}

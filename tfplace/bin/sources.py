@@ -14,7 +14,7 @@ from absl import flags
 from tfplace import core, formats
 from tfplace.bin import cli, microbatch_flags
 from tfplace.core.given_batch import GivenBatch
-from tfplace.core.microbatches import MicrobatchConfig, microbatches_of
+from tfplace.core.microbatches import VariantConfig, microbatches_of
 from tfplace.core.op_graph import XLA
 from tfplace.core.progress import Progress
 from tfplace.cost import registry
@@ -112,7 +112,7 @@ def define_source_flags(values: flags.FlagValues) -> None:
 
 def microbatches_of_placement(
   values: flags.FlagValues, path: str
-) -> MicrobatchConfig:
+) -> VariantConfig:
   """Returns the microbatches of a placement, by the names of its ops.
 
   Raises:
@@ -215,7 +215,7 @@ def load_source(
   values: flags.FlagValues,
   cluster: core.Cluster,
   needs_trace: bool = False,
-  microbatches: MicrobatchConfig | None = None,
+  microbatches: VariantConfig | None = None,
 ) -> "tuple[core.OpGraph, TracedStep | None]":
   """Loads the graph that the flags name, and the traced step if required.
 

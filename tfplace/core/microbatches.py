@@ -57,7 +57,7 @@ def name_of_relayed(op: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class MicrobatchConfig:
+class VariantConfig:
   """Division of a training step into microbatches, and their activations.
 
   Attributes:
@@ -91,7 +91,7 @@ class MicrobatchConfig:
     max_in_flight: int | None = None,
     allow_batch_statistics: bool = False,
     recompute: RecomputeConfig = NO_RECOMPUTATION,
-  ) -> "MicrobatchConfig":
+  ) -> "VariantConfig":
     """Takes a number of microbatches, or the examples of each."""
     sizes: Any = None
     count: Any = microbatches
@@ -145,7 +145,7 @@ class MicrobatchConfig:
     """Returns whether the step has a single microbatch."""
     return self.count == 1
 
-  def over(self, cluster: "Cluster") -> "MicrobatchConfig":
+  def over(self, cluster: "Cluster") -> "VariantConfig":
     """Returns the step variant for the devices of a cluster, without CPUs.
 
     CPUs count where there are no other devices. A whole step, and a variant
@@ -219,7 +219,7 @@ def _in_pairs(parts: Sequence[Any]) -> Any:
   return _in_pairs(parts[:half]), _in_pairs(parts[half:])
 
 
-def check_in_flight(config: MicrobatchConfig) -> None:
+def check_in_flight(config: VariantConfig) -> None:
   """Checks that a limit of microbatches in flight has microbatches to limit.
 
   Raises:
@@ -262,10 +262,10 @@ def _check_number(name: str, value: Any) -> None:
     raise ExtractionError(told)
 
 
-WHOLE = MicrobatchConfig()
+WHOLE = VariantConfig()
 
 
-def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
+def microbatches_of(ops: Iterable[str]) -> VariantConfig:
   """Infers the variant of a training step from the names of its ops.
 
   Names do not record `allow_batch_statistics`; it is False in the result.
@@ -285,8 +285,8 @@ def microbatches_of(ops: Iterable[str]) -> MicrobatchConfig:
       elif size := _SIZED.match(name_in_whole(op)):
         sizes[index] = int(size[1])
   if found < 1:
-    return MicrobatchConfig(recompute=recompute)
-  return MicrobatchConfig(
+    return VariantConfig(recompute=recompute)
+  return VariantConfig(
     found + 1,
     min(held, default=None),
     recompute=recompute,

@@ -21,7 +21,7 @@ from keras.src.backend.common import global_state
 
 from tfplace.core.microbatches import (
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   microbatches_of,
   plain_sizes,
 )
@@ -53,7 +53,7 @@ def trace_keras(
   sample: Any = None,
   on_stage: Progress = silent,
   kind: str | None = None,
-  microbatches: MicrobatchConfig = WHOLE,
+  microbatches: VariantConfig = WHOLE,
 ) -> TracedStep:
   """Traces one step of a Keras model into a flat graph.
 
@@ -124,7 +124,7 @@ def trace_keras_file(
   training: bool = True,
   sample: Any = None,
   on_stage: Progress = silent,
-  microbatches: MicrobatchConfig = WHOLE,
+  microbatches: VariantConfig = WHOLE,
 ) -> TracedStep:
   """Traces one step of a `.keras` or `.h5` model file.
 
@@ -236,7 +236,7 @@ def _trace_step(
   batch: keras_inputs.BatchSpec,
   kind: str,
   on_stage: Progress,
-  microbatches: MicrobatchConfig,
+  microbatches: VariantConfig,
 ) -> tuple[Any, list[tf.Tensor], LayerRecorder]:
   losses: list[tf.Tensor] = []
   recorders: list[LayerRecorder] = []
@@ -271,7 +271,7 @@ def _trace_step(
   return concrete, losses, recorders[-1]
 
 
-def _check_names(model: Any, config: MicrobatchConfig, names: Any) -> None:
+def _check_names(model: Any, config: VariantConfig, names: Any) -> None:
   """Checks that the model has no names of ops that tfplace adds."""
   found = microbatches_of(names)
   if (config.is_whole and not found.is_whole) or (
@@ -285,7 +285,7 @@ def _check_names(model: Any, config: MicrobatchConfig, names: Any) -> None:
 
 
 def _check_microbatches(
-  microbatches: MicrobatchConfig, training: bool, batch_size: int
+  microbatches: VariantConfig, training: bool, batch_size: int
 ) -> None:
   if not training and microbatches.count > 1:
     raise ExtractionError(

@@ -12,7 +12,7 @@ import keras
 
 from tfplace.core.microbatches import (
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   microbatches_of,
 )
 from tfplace.core.placement import Placement
@@ -34,7 +34,7 @@ PlanLike: TypeAlias = (
 def given_planner(
   placement: PlanLike,
   model: keras.Model,
-  microbatches: MicrobatchConfig = WHOLE,
+  microbatches: VariantConfig = WHOLE,
   compile: str = AUTO,
 ) -> Planner:
   """Returns a planner that hands out a given placement.
@@ -79,7 +79,7 @@ def given_planner(
   return lambda kind, data: plan
 
 
-def _joined(own: MicrobatchConfig, asked: MicrobatchConfig) -> MicrobatchConfig:
+def _joined(own: VariantConfig, asked: VariantConfig) -> VariantConfig:
   """Returns the microbatches of a plan, or the requested ones if it has none.
 
   Raises:

@@ -16,7 +16,7 @@ from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import with_max_memory
 from tfplace.core.microbatches import (
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   check_in_flight,
   is_auto,
 )
@@ -159,7 +159,7 @@ def make_request(
 
 def step_variant(
   model: keras.Model, options: Mapping[str, Any]
-) -> MicrobatchConfig:
+) -> VariantConfig:
   """Returns the requested step variant; "auto" starts as the whole step.
 
   Raises:
@@ -167,7 +167,7 @@ def step_variant(
   """
   microbatches = options.get("microbatches", 1)
   max_in_flight = options.get("max_in_flight")
-  config = MicrobatchConfig.of(
+  config = VariantConfig.of(
     1 if is_auto(microbatches) else microbatches,
     max_in_flight,
     options.get("allow_batch_statistics", False),

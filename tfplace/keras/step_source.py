@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import (
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   proportional_sizes,
 )
 from tfplace.core.op_graph import XLA
@@ -96,7 +96,7 @@ class KerasSource:
     self._measured: bool | None = None  # None until the first costs are known.
     self._measure_s = _MEASURE_SHARE * request.config.budget_s  # Remaining.
     self._whole: TracedStep | None = None  # None until it is traced.
-    self._traced_s: dict[MicrobatchConfig, float] = {}
+    self._traced_s: dict[VariantConfig, float] = {}
 
   @property
   def _compiles(self) -> bool:
@@ -121,7 +121,7 @@ class KerasSource:
     shared = self._request.is_local and local_devices.shared_note(names)
     return self.training and not shared
 
-  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
     """Traces a step variant and computes the costs of its ops.
 
     Raises:
@@ -168,7 +168,7 @@ class KerasSource:
 
   def _trace(
     self,
-    microbatches: MicrobatchConfig = WHOLE,
+    microbatches: VariantConfig = WHOLE,
     batch_size: int | None = None,
   ) -> TracedStep:
     sample, batch_size = None, batch_size or self._request.batch_size
@@ -183,7 +183,7 @@ class KerasSource:
     )
 
   def compare(
-    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
+    self, variant: StepVariant, microbatches: VariantConfig, show: Stages
   ) -> str:
     """Compares a microbatched step numerically with the whole step.
 

@@ -10,7 +10,7 @@ from tfplace import placers
 from tfplace.core import order as orders
 from tfplace.core.argument_checks import check_count, make_fields_plain
 from tfplace.core.budget import check_budget, check_gap
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.progress import Progress, silent
@@ -79,7 +79,7 @@ class PlanConfig:
   max_evaluations: int | None = None
   gap: float = 0.02
   order: str = orders.AUTO
-  microbatches: MicrobatchConfig = WHOLE
+  microbatches: VariantConfig = WHOLE
   chooses_microbatches: bool = False
   chooses_recomputation: bool = False
   measure: bool = False

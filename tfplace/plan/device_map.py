@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tfplace.core.microbatches import (
   SCOPE,
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   microbatches_of,
 )
 from tfplace.core.op_graph import XLA
@@ -41,7 +41,7 @@ class DeviceMap:
   ops: Mapping[str, str]
   types: Mapping[str, str] = dataclasses.field(default_factory=dict)
   layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  microbatches: MicrobatchConfig = WHOLE
+  microbatches: VariantConfig = WHOLE
   turns: Mapping[str, int] = dataclasses.field(default_factory=dict)
   compile: str = NONE
   units: Mapping[str, str] = dataclasses.field(default_factory=dict)

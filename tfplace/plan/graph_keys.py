@@ -22,7 +22,7 @@ from typing import Any
 
 from tfplace.core.cluster import Cluster
 from tfplace.core.given_batch import GivenBatch
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.cost import registry
 
 _TENSORFLOWS = (  # Names of TensorFlow distributions.
@@ -54,7 +54,7 @@ def content_key(
   sizes: Mapping[str, int] | None = None,
   costs: str = registry.DEFAULT,
   compile_units: bool = False,
-  microbatches: MicrobatchConfig = WHOLE,
+  microbatches: VariantConfig = WHOLE,
   sample: GivenBatch | None = None,
 ) -> str | None:
   """Returns the hexadecimal digest of a graph, or None if it is unknown.

@@ -7,7 +7,7 @@ import dataclasses
 from typing import cast
 
 from tfplace import placers
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.placers.idle_devices import idle_reason
 from tfplace.plan.config import AUTO, PlanConfig, Stages
@@ -72,9 +72,9 @@ def choose_variant(
     TfplaceError: extraction of the whole step fails, or the placer fails.
   """
   stage = Stages() if show is None else show
-  opened: dict[MicrobatchConfig, StepVariant] = {}
+  opened: dict[VariantConfig, StepVariant] = {}
 
-  def opening(microbatches: MicrobatchConfig) -> StepVariant:
+  def opening(microbatches: VariantConfig) -> StepVariant:
     variant = open_variant(microbatches)
     if config.measure:
       opened[microbatches] = variant
@@ -253,7 +253,7 @@ def microbatch_hint(
       told += f", with allow_batch_statistics=True, {_STATISTICS}"
     return told
   for allowed in (False, True):
-    microbatches = MicrobatchConfig(devices, allow_batch_statistics=allowed)
+    microbatches = VariantConfig(devices, allow_batch_statistics=allowed)
     what = f" of the step {in_words(microbatches)}"
     try:
       with show("estimate", what, _HINT_S):

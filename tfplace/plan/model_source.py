@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.op_graph import XLA
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError, TfplaceError, shown
@@ -107,7 +107,7 @@ class ModelSource:
   def trace(
     self,
     batch_size: int | None = None,
-    microbatches: MicrobatchConfig = WHOLE,
+    microbatches: VariantConfig = WHOLE,
     precision: str | None = None,
     on_stage: Progress = silent,
   ) -> "TracedStep":
@@ -165,7 +165,7 @@ class ModelSource:
   def _trace_zoo(
     self,
     batch_size: int | None,
-    microbatches: MicrobatchConfig,
+    microbatches: VariantConfig,
     precision: str | None,
     on_stage: Progress,
   ) -> "TracedStep":
@@ -259,7 +259,7 @@ def open_source(
 
 
 def check_microbatches(
-  microbatches: MicrobatchConfig, kind: str, source: str, training: bool
+  microbatches: VariantConfig, kind: str, source: str, training: bool
 ) -> None:
   """Checks that the step can be divided into microbatches.
 

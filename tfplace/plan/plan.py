@@ -11,7 +11,7 @@ import numpy as np
 
 from tfplace.core.argument_checks import check_count
 from tfplace.core.evaluation import Evaluation
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.order import ARRIVAL, RANK, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_us
@@ -70,7 +70,7 @@ class Plan:
   placement: Placement | None = None
   evaluation: Evaluation | None = None
   single_device: Evaluation | None = None
-  microbatch_config: MicrobatchConfig = WHOLE
+  microbatch_config: VariantConfig = WHOLE
   costs: str = ""
   notes: tuple[str, ...] = ()
   seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)

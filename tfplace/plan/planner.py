@@ -9,7 +9,7 @@ import numpy as np
 
 from tfplace.core.microbatches import (
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   microbatches_of,
 )
 from tfplace.core.placement import Placement
@@ -42,7 +42,7 @@ class Source(Protocol):
   def suggests_microbatches(self) -> bool:
     """Returns whether microbatches are possible and may gain speed."""
 
-  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
     """Extracts a step variant with the costs of its ops.
 
     Raises:
@@ -50,7 +50,7 @@ class Source(Protocol):
     """
 
   def compare(
-    self, variant: StepVariant, microbatches: MicrobatchConfig, show: Stages
+    self, variant: StepVariant, microbatches: VariantConfig, show: Stages
   ) -> str:
     """Compares a microbatched step numerically with the whole step.
 
@@ -95,7 +95,7 @@ def make_plan(
         source, dataclasses.replace(config, workers=workers), stage
       )
 
-  def open_variant(microbatches: MicrobatchConfig) -> StepVariant:
+  def open_variant(microbatches: VariantConfig) -> StepVariant:
     return source.open(microbatches, stage)
 
   # Phase 1: choose the step variant and the placement.
@@ -163,7 +163,7 @@ def _sentence(text: str) -> str:
   return f"{text[0].upper()}{text[1:]}."
 
 
-def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:
+def _variant_of(report: PlanReport, config: PlanConfig) -> VariantConfig:
   """Returns the placed step variant, with the ops that it recomputes."""
   variant = config.microbatches
   if report.choice is not None:
@@ -176,7 +176,7 @@ def _variant_of(report: PlanReport, config: PlanConfig) -> MicrobatchConfig:
 
 def _placed_whole(
   open_variant: OpenVariant, config: PlanConfig, show: Stages
-) -> tuple[MicrobatchConfig, PlanReport, StepVariant]:
+) -> tuple[VariantConfig, PlanReport, StepVariant]:
   """Places the step without microbatches."""
   whole = dataclasses.replace(
     config.microbatches, count=1, max_in_flight=None, sizes=None

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.core.evaluation import Evaluation
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
@@ -189,6 +189,6 @@ class _RefittedStep(Source):
   def __init__(self, plan: Plan, problem: Problem) -> None:
     self._variant = StepVariant(problem, plan.step)
 
-  def open(self, microbatches: MicrobatchConfig, show: Stages) -> StepVariant:
+  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
     """Returns the step; `microbatches` are those of the plan."""
     return self._variant

@@ -9,7 +9,7 @@ from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import (
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
   check_in_flight,
 )
 from tfplace.core.op_graph import XLA, OpGraph
@@ -80,7 +80,7 @@ def load_or_extract(
   cluster: Cluster,
   *,
   batch_size: int | None = None,
-  microbatches: MicrobatchConfig = WHOLE,
+  microbatches: VariantConfig = WHOLE,
   costs: str = DEFAULT_COSTS,
   compile: str = AUTO,
   cache: GraphCache | None = None,
@@ -196,7 +196,7 @@ def extract(
     TfplaceError: the cost model or `compile` is unknown.
   """
   check_compile(compile)
-  config = MicrobatchConfig.of(
+  config = VariantConfig.of(
     microbatches,
     max_in_flight,
     allow_batch_statistics,

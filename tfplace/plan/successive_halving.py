@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tfplace.core.evaluation import Result
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.recompute import RecomputeConfig, recompute_of
 from tfplace.core.units import format_us
@@ -318,7 +318,7 @@ class SuccessiveHalving:
     return by_time and self._left_s < self._config.budget_s / 2
 
   def _try(
-    self, microbatches: MicrobatchConfig, like: VariantTrial | None = None
+    self, microbatches: VariantConfig, like: VariantTrial | None = None
   ) -> VariantTrial:
     """Extracts and searches a variant, or records why it is of no use.
 
@@ -396,7 +396,7 @@ class SuccessiveHalving:
 
   def _microbatches(
     self, count: int, flight: int | None = None
-  ) -> MicrobatchConfig:
+  ) -> VariantConfig:
     flight = flight or self._base.max_in_flight
     if flight is not None and flight >= count:
       flight = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.core.evaluation import Result
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
@@ -37,7 +37,7 @@ class StepVariant:
 
 
 # Extracts a step variant. Raises `TfplaceError` if it is impossible.
-OpenVariant: TypeAlias = Callable[[MicrobatchConfig], StepVariant]
+OpenVariant: TypeAlias = Callable[[VariantConfig], StepVariant]
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,7 +58,7 @@ class VariantTrial:
     bound_us: proven lower bound of the step time, or 0 for measured costs.
   """
 
-  microbatches: MicrobatchConfig
+  microbatches: VariantConfig
   best: Result | None = None
   seconds: float = 0.0
   why: str = ""
@@ -112,7 +112,7 @@ class VariantChoice:
   """
 
   trials: Sequence[VariantTrial]
-  microbatches: MicrobatchConfig
+  microbatches: VariantConfig
   single: Result | None = None
   refused: str = ""
   allowed: VariantTrial | None = None
@@ -187,13 +187,13 @@ def order_reason(order: str, other_us: float | None) -> str:
   return f"devices run their ops {texts[order]}, since {other} {found}{enough}"
 
 
-def in_words(microbatches: MicrobatchConfig) -> str:
+def in_words(microbatches: VariantConfig) -> str:
   """Describes a step variant, such as "in 4 microbatches with 2 in flight"."""
   count = "whole" if microbatches.is_whole else f"in {_counted(microbatches)}"
   return ", ".join((count, *_activations_in_words(microbatches)))
 
 
-def _is_changed(microbatches: MicrobatchConfig) -> str:
+def _is_changed(microbatches: VariantConfig) -> str:
   """Describes a changed step, such as "is split into 4 microbatches"."""
   count = f"is split into {_counted(microbatches)}"
   activations = _activations_in_words(microbatches)
@@ -202,7 +202,7 @@ def _is_changed(microbatches: MicrobatchConfig) -> str:
   return " ".join((count, *activations))
 
 
-def _activations_in_words(microbatches: MicrobatchConfig) -> list[str]:
+def _activations_in_words(microbatches: VariantConfig) -> list[str]:
   found = []
   if microbatches.recompute.everything:
     found.append("with all layers recomputed")
@@ -211,7 +211,7 @@ def _activations_in_words(microbatches: MicrobatchConfig) -> list[str]:
   return found
 
 
-def _counted(microbatches: MicrobatchConfig) -> str:
+def _counted(microbatches: VariantConfig) -> str:
   flight = microbatches.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
   return f"{microbatches.words}{held}"

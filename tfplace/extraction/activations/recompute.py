@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.recompute import SCOPE
 from tfplace.extraction.activations.dataflow import Dataflow
 from tfplace.extraction.activations.segments import Segment, find_segments
@@ -22,7 +22,7 @@ from tfplace.extraction.nodes import reached
 
 
 @contextlib.contextmanager
-def applied(model: Any, config: MicrobatchConfig) -> Iterator[None]:
+def applied(model: Any, config: VariantConfig) -> Iterator[None]:
   """Rewrites the training step that is traced inside the context.
 
   Args:
@@ -45,7 +45,7 @@ def applied(model: Any, config: MicrobatchConfig) -> Iterator[None]:
 
 
 def rewritten(
-  model: Any, config: MicrobatchConfig, step: Callable[[Any], Any]
+  model: Any, config: VariantConfig, step: Callable[[Any], Any]
 ) -> Callable[[Any], Any]:
   """Returns a rewritten training step; the arguments are those of `applied`."""
 

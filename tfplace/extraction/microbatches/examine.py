@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
 
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction.layers import LayerRecorder
 from tfplace.extraction.microbatches import (
@@ -75,7 +75,7 @@ class Findings:
 def examine(
   model: keras.Model,
   parts: Parts,
-  config: MicrobatchConfig,
+  config: VariantConfig,
   forward: Forward | None = None,
 ) -> Findings:
   """Examines the step of a model.
@@ -184,7 +184,7 @@ class _Checked:
   """Two traces of a step, and the abstract values of their tensors."""
 
   def __init__(
-    self, model: keras.Model, config: MicrobatchConfig, traces: Sequence[_Trace]
+    self, model: keras.Model, config: VariantConfig, traces: Sequence[_Trace]
   ) -> None:
     self._model = model
     self._trace = traces[0]

@@ -17,7 +17,7 @@ from tfplace.core.microbatches import (
   SCOPE,
   SIZE_SCOPE,
   WHOLE,
-  MicrobatchConfig,
+  VariantConfig,
 )
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
@@ -119,7 +119,7 @@ def _trace(
   index: int,
   forward: Forward | None,
   findings: Findings,
-  config: MicrobatchConfig,
+  config: VariantConfig,
 ) -> Traced:
   inputs = parts.inputs(index)
   traced: list[Any] = []
@@ -204,7 +204,7 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
 def microbatches(
   model: keras.Model,
   parts: Parts,
-  config: MicrobatchConfig,
+  config: VariantConfig,
   forward: Forward | None = None,
 ) -> tuple[list[Copy], WholeBatch]:
   """Builds the microbatches in the current graph, each in its own scope.
@@ -233,7 +233,7 @@ def microbatches(
   return copies, steps[0].whole
 
 
-def _batch_scope(index: int, config: MicrobatchConfig = WHOLE) -> str:
+def _batch_scope(index: int, config: VariantConfig = WHOLE) -> str:
   """Returns the scope of a microbatch's slices, which records a given size."""
   scope = f"{SCOPE}{index}/{BATCH_SCOPE}/"
   if config.sizes is None:
@@ -261,7 +261,7 @@ def _add_totals(
 def _traced(
   model: keras.Model,
   parts: Parts,
-  config: MicrobatchConfig,
+  config: VariantConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
   """Traces the microbatches; slices states only if data is not enough."""
@@ -287,7 +287,7 @@ def _with_states(
   model: keras.Model,
   parts: Parts,
   variables: Sequence[keras.Variable],
-  config: MicrobatchConfig,
+  config: VariantConfig,
   forward: Forward | None,
 ) -> tuple[Parts, list[Traced]]:
   """Traces as `_traced`, also slicing those variables that the step assigns."""
@@ -303,7 +303,7 @@ def _with_states(
 def _by_size(
   model: keras.Model,
   parts: Parts,
-  config: MicrobatchConfig,
+  config: VariantConfig,
   forward: Forward | None,
 ) -> list[Traced]:
   """Traces each microbatch; microbatches of one size share a trace."""

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
 from tfplace.extraction.microbatches.forward import Forward, Gradient
@@ -39,7 +39,7 @@ _TRACING = threading.RLock()
 def microbatched_train_step(
   model: keras.Model,
   data: Any,
-  config: MicrobatchConfig,
+  config: VariantConfig,
   own_step: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, tf.Tensor]:
   """Builds one microbatched training step; call it inside a `tf.function`.
@@ -71,7 +71,7 @@ def microbatched_train_step(
 def gradients(
   model: keras.Model,
   data: Any,
-  config: MicrobatchConfig,
+  config: VariantConfig,
   forward: Forward | None = None,
 ) -> tuple[tf.Tensor, list[Gradient]]:
   """Computes loss and gradients in microbatches, and updates the metrics.
@@ -113,7 +113,7 @@ class Active:
   """
 
   model: keras.Model
-  config: MicrobatchConfig
+  config: VariantConfig
   losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
   def gradients(
@@ -163,7 +163,7 @@ def _own(
   return logs, active.losses[0]
 
 
-def check_microbatches(model: keras.Model, config: MicrobatchConfig) -> None:
+def check_microbatches(model: keras.Model, config: VariantConfig) -> None:
   """Raises ExtractionError if microbatches would change the step's result."""
   why = None
   for method in ("compute_loss", "compute_metrics"):
@@ -189,7 +189,7 @@ def check_microbatches(model: keras.Model, config: MicrobatchConfig) -> None:
 
 
 def _sum(
-  variable: keras.Variable, parts: Sequence[Gradient], config: MicrobatchConfig
+  variable: keras.Variable, parts: Sequence[Gradient], config: VariantConfig
 ) -> Gradient:
   """Adds gradients of a variable, those of all microbatches by `sums`."""
   known = [part for part in parts if part is not None]
@@ -218,7 +218,7 @@ def _regularized(
   model: keras.Model,
   loss: tf.Tensor,
   gradients: list[Gradient],
-  config: MicrobatchConfig,
+  config: VariantConfig,
 ) -> tuple[tf.Tensor, list[Gradient]]:
   if all(v.regularizer is None for v in model.trainable_weights):
     return loss, gradients

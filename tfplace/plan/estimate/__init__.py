@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfplace.core.argument_checks import check_count
 from tfplace.core.estimate import Estimate, LargestBatch
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.placement import Placement
 from tfplace.core.progress import Progress, silent
 from tfplace.core.recompute import NONE, recompute_config
@@ -85,9 +85,7 @@ def estimate(
     rows,
     batch_size=batch_size,
     precisions=precisions,
-    microbatches=MicrobatchConfig(
-      allow_batch_statistics=allow_batch_statistics
-    ),
+    microbatches=VariantConfig(allow_batch_statistics=allow_batch_statistics),
     costs=costs,
     compile=compile,
   )
@@ -138,7 +136,7 @@ def largest_batch(
   check_costs(costs)
   check_compile(compile)
   card = cards.cluster_card(find_cluster(cluster))
-  config = MicrobatchConfig.of(
+  config = VariantConfig.of(
     microbatches, None, allow_batch_statistics, recompute_config(recompute)
   )
   if not config.is_whole:
@@ -180,7 +178,7 @@ def estimate_steps(
   *,
   batch_size: int | None = None,
   precisions: Sequence[str] | None = None,
-  microbatches: MicrobatchConfig = WHOLE,
+  microbatches: VariantConfig = WHOLE,
   costs: str = DEFAULT_COSTS,
   compile: str = AUTO,
   on_stage: Progress = silent,
@@ -207,7 +205,7 @@ def estimate_steps(
   for name in names:
 
     def trace(
-      config: MicrobatchConfig, precision: str | None = name
+      config: VariantConfig, precision: str | None = name
     ) -> "TracedStep":
       return source.trace(batch_size, config, precision, on_stage)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tfplace.core.estimate import LargestBatch, SmallestFit
-from tfplace.core.microbatches import WHOLE, MicrobatchConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import InfeasibleError, TfplaceError, shown
 from tfplace.plan import sources
@@ -21,7 +21,7 @@ def find_largest_batch(
   *,
   batch_size: int,
   precision: str | None = None,
-  microbatches: MicrobatchConfig = WHOLE,
+  microbatches: VariantConfig = WHOLE,
   costs: str = sources.DEFAULT_COSTS,
   compile: str = AUTO,
   on_stage: Progress = silent,

@@ -9,7 +9,7 @@ import numpy as np
 from tfplace import placers
 from tfplace.core.cluster import Cluster
 from tfplace.core.estimate import SmallestFit
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.order import AUTO
 from tfplace.core.placement import Placement
@@ -101,7 +101,7 @@ def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
 def smallest_fit(
   card: Card,
   one: OneDevice,
-  config: MicrobatchConfig,
+  config: VariantConfig,
   first: int,
   most: int,
 ) -> SmallestFit | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.core.estimate import CardEstimate, SmallestFit, StepEstimate
-from tfplace.core.microbatches import MicrobatchConfig
+from tfplace.core.microbatches import VariantConfig
 from tfplace.core.progress import Progress
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 # Tried, ascending and one in flight, where one device does not hold the step.
 _MICROBATCH_COUNTS = (2, 4, 8)
 # Traces a step variant, in the batch size and precision of the estimate.
-Trace: TypeAlias = "Callable[[MicrobatchConfig], TracedStep]"
+Trace: TypeAlias = "Callable[[VariantConfig], TracedStep]"
 Fits: TypeAlias = list[SmallestFit | None]  # The smallest of each card.
 
 
 def estimate_step(
   trace: Trace,
   rows: Sequence[Card],
-  config: MicrobatchConfig,
+  config: VariantConfig,
   *,
   precision: str,
   can_split: bool,
@@ -102,8 +102,8 @@ def estimate_step(
 
 
 def _variants(
-  config: MicrobatchConfig, most: float
-) -> dict[str, list[MicrobatchConfig]]:
+  config: VariantConfig, most: float
+) -> dict[str, list[VariantConfig]]:
   """Returns the step variants to try, by name, in order."""
   everything = RecomputeConfig(everything=True)
   return {
@@ -127,7 +127,7 @@ def _may_improve(known: Fits, ones: Sequence[fits.OneDevice]) -> bool:
 def _fewest(
   rows: Sequence[Card],
   ones: Sequence[fits.OneDevice],
-  config: MicrobatchConfig,
+  config: VariantConfig,
   known: Fits,
 ) -> Fits:
   """Returns the fewest devices of each card, or known fits on no more.
