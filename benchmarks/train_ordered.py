@@ -20,9 +20,9 @@ from benchmarks import sets
 from benchmarks.lib import Options
 from tfplace.bin import cli
 from tfplace.core import Problem
-from tfplace.learned import training_process
-from tfplace.learned.config import TrainConfig
 from tfplace.plan import graph_cache
+from tfplace.training import process
+from tfplace.training.config import TrainConfig
 
 _EXPORT_EVERY = 500  # iterations
 
@@ -68,8 +68,8 @@ def main(values: flags.FlagValues) -> None:
     [sys.executable, "-m", __spec__.name, *sys.argv[1:], "--extract"],
     check=True,
   )
-  training_process.enter_training_process()
-  from tfplace.learned.train import trainer as training
+  process.enter_training_process()
+  from tfplace.training.libraries import trainer as training
 
   config = TrainConfig(
     checkpoint_dir=str(work / "checkpoints"),
@@ -82,7 +82,7 @@ def main(values: flags.FlagValues) -> None:
     seed=values.seed,
     checkpoint_every=50,
   )
-  with training_process.only_run_in(config.checkpoint_dir):
+  with process.only_run_in(config.checkpoint_dir):
     run = training.open_trainer(list(problems(values)), config)
     print(f"{len(run.tasks)} tasks, {run.done} of {run.total} done", flush=True)
     began = time.monotonic()

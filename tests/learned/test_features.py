@@ -7,8 +7,8 @@ import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import core
+from tfplace.learned import features
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.encoder import features
 
 
 def extracted(graph, cluster, max_decisions=None):

@@ -8,14 +8,16 @@ import sys
 
 import tfplace
 
-LEARNED = pathlib.Path(tfplace.__file__).parent / "learned"
+PACKAGE = pathlib.Path(tfplace.__file__).parent
 NEEDS_KERAS_2 = {"tensorflow_gnn", "tensorflow_probability", "tf_agents"}
 EVERY_MODULE = """
 import importlib, pkgutil
 import tfplace.learned
+import tfplace.training
 from tfplace.errors import TrainingError
-for module in pkgutil.walk_packages(
-  tfplace.learned.__path__, "tfplace.learned.", onerror=lambda name: None
+for module in (
+  *pkgutil.walk_packages(tfplace.learned.__path__, "tfplace.learned."),
+  *pkgutil.walk_packages(tfplace.training.__path__, "tfplace.training."),
 ):
   try:
     importlib.import_module(module.name)
@@ -35,15 +37,15 @@ def imported(path):
 
 def test_libraries_that_need_keras_2_are_behind_the_check():
   found = {
-    path.relative_to(LEARNED).as_posix()
-    for path in LEARNED.rglob("*.py")
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.rglob("*.py")
     if NEEDS_KERAS_2 & set(imported(path))
   }
-  assert found == {"train/__init__.py"}
+  assert found == {"training/libraries.py"}
 
 
 def test_a_module_works_or_says_that_it_needs_its_own_process():
-  environment = {**os.environ, "PYTHONPATH": str(LEARNED.parent.parent)}
+  environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
   environment.pop("TF_USE_LEGACY_KERAS", None)
   done = subprocess.run(
     [sys.executable, "-c", EVERY_MODULE],
@@ -54,8 +56,8 @@ def test_a_module_works_or_says_that_it_needs_its_own_process():
   )
   assert done.returncode == 0, done.stderr[-2000:]
   found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-  for name in ("policies", "gdp.placer", "sequence.placers"):
+  for name in ("policies", "gdp", "sequence.placers"):
     assert found.pop(f"tfplace.learned.{name}") == "works"
-  for name in ("train", "gdp.learner", "sequence.learners"):
-    said = found.pop(f"tfplace.learned.{name}")
+  for name in ("libraries", "encoder.gdp", "sequence.learners"):
+    said = found.pop(f"tfplace.training.{name}")
     assert "TF_USE_LEGACY_KERAS=1" in said or "extra 'train'" in said

@@ -13,9 +13,8 @@ import tfplace
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, errors
 from tfplace.core.budget import Budget
-from tfplace.learned import policies
-from tfplace.learned.gdp import placer as gdp_placer
-from tfplace.learned.gdp.placer import GdpPlacer
+from tfplace.learned import gdp, policies
+from tfplace.learned.gdp import GdpPlacer
 from tfplace.placers import get_placer
 
 CODE = """
@@ -93,7 +92,7 @@ def test_places_at_the_numbers_of_decisions_it_was_trained_at(monkeypatch):
     return seen[-1]
 
   monkeypatch.setattr(policies.Policy, "logits", recorded)
-  monkeypatch.setattr(gdp_placer, "_SAMPLES", 3)
+  monkeypatch.setattr(gdp, "_SAMPLES", 3)
   result = place(problem)
   most = problem.num_groups
   assert [len(found) for found in seen] == [5, 12, 16, 24, 32, 48, most, most]
@@ -132,7 +131,7 @@ def test_a_directory_without_a_usable_policy_is_refused(
   tmp_path, content, words
 ):
   if content is not None:
-    from tfplace.learned.encoder import features
+    from tfplace.learned import features
 
     content = content.replace("%d", str(features.VERSION))
     (tmp_path / "policy.json").write_text(content)

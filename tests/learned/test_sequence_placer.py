@@ -22,8 +22,8 @@ each = pytest.mark.parametrize("strategy", STRATEGIES)
 TRAIN = """
 import sys
 import tfplace
-from tfplace.learned.config import TrainConfig
-from tfplace.learned.train.trainer import finish, open_trainer
+from tfplace.training.config import TrainConfig
+from tfplace.training.trainer import finish, open_trainer
 problem = tfplace.Problem(
   tfplace.load_graph(sys.argv[1] + "/g.json"),
   tfplace.load_cluster(sys.argv[1] + "/c.json"),

@@ -11,6 +11,7 @@ ALLOWED = {
   "bounds": {"core", "simulate"},
   "placers": {"core", "simulate", "bounds"},
   "learned": {"core", "formats", "extraction", "simulate", "placers"},
+  "training": {"core", "formats", "learned", "placers", "simulate"},
   "models": set(),
   "plan": {
     "core",

@@ -4,11 +4,11 @@ import numpy as np
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, core
-from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.sequence.networks import HierarchicalConfig, RnnConfig
-from tfplace.learned.sequence.placeto_network import PlacetoConfig
-from tfplace.learned.train.tasks import Task
+from tfplace.training.config import TrainConfig
+from tfplace.training.sequence.networks import HierarchicalConfig, RnnConfig
+from tfplace.training.sequence.placeto_network import PlacetoConfig
+from tfplace.training.tasks import Task
 
 NETWORKS = {
   "rnn": RnnConfig(units=32),

@@ -10,10 +10,10 @@ import pytest
 from tests.testing import train_commands
 from tests.testing.slow import slow
 from tfplace.errors import TrainingError
-from tfplace.learned.training_process import only_run_in
+from tfplace.training.process import only_run_in
 
 HOLD = (
-  "import sys; from tfplace.learned.training_process import only_run_in\n"
+  "import sys; from tfplace.training.process import only_run_in\n"
   "with only_run_in(sys.argv[1]):\n"
   "  print(flush=True); sys.stdin.read()\n"
 )

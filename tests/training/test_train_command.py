@@ -227,9 +227,7 @@ def test_bad_flag_is_one_line_and_exit_code_1(tiny, capsys, flags, words):
 
 
 def test_a_missing_extra_is_named(tiny, capsys, monkeypatch):
-  monkeypatch.setattr(
-    "tfplace.learned.training_process.PACKAGES", ("no_such_package",)
-  )
+  monkeypatch.setattr("tfplace.training.process.PACKAGES", ("no_such_package",))
   arguments = train_commands.train_command(
     tiny, f"--checkpoint_dir={tiny / 'c'}", f"--export_dir={tiny / 'e'}"
   )[3:]

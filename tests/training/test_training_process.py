@@ -4,7 +4,7 @@ import pytest
 
 from tests.testing import child_pytest, train_commands
 
-FOLDER = train_commands.ROOT / "tests" / "training" / "training"
+FOLDER = train_commands.ROOT / "tests" / "training" / "keras2"
 MODULES = sorted(path.stem for path in FOLDER.glob("test_*.py"))
 _TIMEOUT_S = 1800
 

@@ -19,14 +19,15 @@ from rich import console, progress, table
 from tfplace import bounds, core
 from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
-from tfplace.learned import policy_format, sampling, training_process
-from tfplace.learned.config import TrainConfig
+from tfplace.learned import policy_format, sampling
 from tfplace.measure.remote import resolvers
 from tfplace.placers import LEARNED, dask_workers
 from tfplace.plan import Stages, live_step
+from tfplace.training import process
+from tfplace.training.config import TrainConfig
 
 if TYPE_CHECKING:
-  from tfplace.learned.train.trainer import Trainer
+  from tfplace.training.trainer import Trainer
 
 _DESCRIPTION = (
   "Trains a policy by imitation of searched placements (for ordered, of"
@@ -122,7 +123,7 @@ def _check(values: flags.FlagValues) -> None:
     UsageError: a flag is missing or contradicts another flag.
     TrainingError: the training packages are not installed.
   """
-  training_process.check_packages()
+  process.check_packages()
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
     if not values[flag].value:
       raise cli.UsageError(f"--{flag} is missing")
@@ -223,13 +224,13 @@ def _main(values: flags.FlagValues) -> None:
   if values.minutes is not None:
     until = time.monotonic() + 60.0 * values.minutes
   _check(values)
-  with training_process.only_run_in(values.checkpoint_dir):
+  with process.only_run_in(values.checkpoint_dir):
     _run(values, until)
 
 
 def _run(values: flags.FlagValues, until: float) -> None:
   if values.reward == "measure":
-    training_process.enter_training_process()
+    process.enter_training_process()
     with live_step.measured_problems(
       values.models,
       values.cluster[0],
@@ -241,7 +242,7 @@ def _run(values: flags.FlagValues, until: float) -> None:
       _train(values, problems, until, make_evaluator=make_evaluator)
     return
   problems = list(training_graphs.problems(values))
-  training_process.enter_training_process()
+  process.enter_training_process()
   if values.dask is None:
     _train(values, problems, until)
     return
@@ -256,7 +257,7 @@ def _train(
   until: float,
   **options: Any,
 ) -> None:
-  from tfplace.learned.train import trainer  # Imports TensorFlow.
+  from tfplace.training import trainer  # Imports TensorFlow.
 
   search_s = 0.0
   if values.minutes is not None:

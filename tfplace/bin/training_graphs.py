@@ -15,7 +15,7 @@ from absl import flags
 from tfplace import core, formats
 from tfplace.bin import cli, microbatch_flags, sources
 from tfplace.errors import TrainingError
-from tfplace.learned import training_process
+from tfplace.training import process
 
 SOURCES = ("models", "graphs")
 
@@ -133,9 +133,7 @@ def _extracted(
         check=False,
         capture_output=True,
         text=True,
-        env={
-          k: v for k, v in os.environ.items() if k != training_process.SWITCH
-        },
+        env={k: v for k, v in os.environ.items() if k != process.SWITCH},
       )
     if done.returncode:
       lines = done.stderr.strip().splitlines() or ["extraction failed"]

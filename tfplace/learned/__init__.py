@@ -1,4 +1,4 @@
-"""One folder per learned method, whose `METHODS` describes its strategies."""
+"""Learned methods as placers; the `METHODS` of each describe its strategies."""
 
 import dataclasses
 import importlib
@@ -16,13 +16,10 @@ Signature = Mapping[str, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-  """Components of a learned strategy.
-
-  Classes are given as "module:class" and imported on demand.
+  """Placer of a learned strategy; `training.methods` has the learners.
 
   Attributes:
-    placer: A `Placer` with a field `policy`; needs the base install only.
-    learner: A `train.learner.Learner`; needs a training process.
+    placer: "module:class" of a `Placer` with a field `policy`.
     version: Version of the features. Policies of other versions are rejected.
     proposer: "module:function" from a `Problem` and a policy's directory (None
       for the shipped one) to a `placers.search.guide.Proposer`, which the
@@ -30,7 +27,6 @@ class Method:
   """
 
   placer: str
-  learner: str
   version: int
   proposer: str | None = None
 
@@ -49,13 +45,3 @@ def find_method(strategy: str) -> Method:
     )
   package = importlib.import_module(known.path)
   return package.METHODS[strategy]
-
-
-def learner_type(strategy: str) -> Any:
-  """Imports the learner of a strategy; needs a training process.
-
-  Raises:
-    TrainingError: The strategy is unknown (the message lists the choices).
-  """
-  module, name = find_method(strategy).learner.split(":")
-  return getattr(importlib.import_module(module), name)

@@ -6,16 +6,16 @@ import numpy as np
 import tensorflow as tf
 
 from tests.training.toy.placer import SIGNATURE, extract
-from tfplace.learned.export import as_function
 from tfplace.learned.sampling import sample
-from tfplace.learned.train.learner import (
+from tfplace.training.export import as_function
+from tfplace.training.learner import (
   IMITATION_RATE,
   Learner,
   Step,
   imitation_loss,
   mean_entropy,
 )
-from tfplace.learned.train.tasks import log_rewards
+from tfplace.training.tasks import log_rewards
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,14 @@
-"""Features of the toy policy, and its placer."""
+"""A learned method as a newcomer would add it: features and placer.
+
+Decisions go to the device on which they are fastest or slowest, whichever the
+one weight of the policy says.
+"""
 
 import dataclasses
 
 import numpy as np
 
+from tfplace.learned import Method
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.policies import PolicyPlacer
 from tfplace.learned.policy_format import PolicyInputs
@@ -37,3 +42,6 @@ class ToyPlacer(PolicyPlacer):
     decisions = group_decisions(tracker.problem)
     logits = policy.logits(extract(decisions))
     tracker.offer(decisions.to_devices(logits.argmax(axis=1)))
+
+
+METHODS = {"toy": Method("tests.training.toy.placer:ToyPlacer", version=1)}

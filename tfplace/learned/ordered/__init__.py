@@ -1,12 +1,10 @@
 """Graph network that modifies a placement one decision after the other."""
 
-from tfplace.learned import Method
-from tfplace.learned.encoder import features
+from tfplace.learned import Method, features
 
 METHODS = {
   "ordered": Method(
     placer="tfplace.learned.ordered.placer:OrderedPlacer",
-    learner="tfplace.learned.ordered.learner:OrderedLearner",
     # The last digit is incremented when the inputs of a decision change.
     version=100 * features.VERSION + 3,
     proposer="tfplace.learned.ordered.placer:open_proposer",

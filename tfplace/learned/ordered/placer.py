@@ -12,9 +12,8 @@ from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError, TfplaceError
-from tfplace.learned import policies
+from tfplace.learned import features, policies
 from tfplace.learned.decisions import NEVER, Decisions, decisions_at
-from tfplace.learned.encoder import features
 from tfplace.learned.ordered.base_schedule import Simulated
 from tfplace.learned.ordered.decoding import Head, decode
 from tfplace.learned.ordered.neighborhoods import Neighborhoods

@@ -6,12 +6,9 @@ Each makes one choice after another and is trained by REINFORCE.
 from tfplace.learned import Method
 from tfplace.learned.sequence import features, placeto_features
 
-_FOLDER = "tfplace.learned.sequence"
-
 METHODS = {
   name: Method(
-    placer=f"{_FOLDER}.placers:{title}Placer",
-    learner=f"{_FOLDER}.learners:{title}Learner",
+    placer=f"tfplace.learned.sequence.placers:{title}Placer",
     version=version,
   )
   for name, title, version in (

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tfplace.core.problem import Problem
-from tfplace.learned import Tensor
+from tfplace.learned import Tensor, features
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.encoder import features
 from tfplace.learned.policy_format import PolicyInputs
 
 VERSION = 2  # Incremented when policies must be retrained.

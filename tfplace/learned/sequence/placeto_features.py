@@ -9,9 +9,8 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.learned import Tensor
+from tfplace.learned import Tensor, features
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.encoder import features
 from tfplace.learned.policy_format import PolicyInputs
 
 # Incremented when policies must be retrained.

@@ -25,13 +25,13 @@ from tfplace.errors import (
 )
 from tfplace.formats import files
 from tfplace.learned import policies
-from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.sampling import step_times
-from tfplace.learned.train.tasks import Task
 from tfplace.placers.registry import MICROBATCHED, get_placer
 from tfplace.placers.search.annealing import best_first
 from tfplace.simulate import Simulator
+from tfplace.training.config import TrainConfig
+from tfplace.training.tasks import Task
 
 FOLDER = "teachers"  # In the checkpoint directory.
 _SEARCH = "annealing"

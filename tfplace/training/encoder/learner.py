@@ -6,16 +6,16 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.config import TrainConfig
 from tfplace.learned.encoder import agent, features
 from tfplace.learned.policy_format import Exportable
-from tfplace.learned.train.learner import (
+from tfplace.training.config import TrainConfig
+from tfplace.training.learner import (
   IMITATION_RATE,
   Learner,
   Step,
   mean_entropy,
 )
-from tfplace.learned.train.tasks import Task, log_rewards
+from tfplace.training.tasks import Task, log_rewards
 
 # Decisions of a graph above which gradients recompute activations.
 _RECOMPUTE_ABOVE = 8192

@@ -7,25 +7,25 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.config import TrainConfig
+from tfplace.learned import features
 from tfplace.learned.decisions import NEVER
-from tfplace.learned.encoder import features
-from tfplace.learned.encoder.agent import (
+from tfplace.learned.ordered.decoding import FEATURES, Head, decode
+from tfplace.learned.ordered.neighborhoods import Neighborhoods
+from tfplace.learned.ordered.tables import partial_tables
+from tfplace.learned.sampling import step_times
+from tfplace.simulate import Simulator
+from tfplace.training.config import TrainConfig
+from tfplace.training.encoder.agent import (
   DECISION,
   GRAPH,
   GraphBank,
   PlacementActor,
 )
-from tfplace.learned.encoder.learner import EncoderLearner
-from tfplace.learned.encoder.network import Encoder, EncoderConfig
-from tfplace.learned.export import as_function
-from tfplace.learned.ordered.decoding import FEATURES, Head, decode
-from tfplace.learned.ordered.neighborhoods import Neighborhoods
-from tfplace.learned.ordered.tables import partial_tables
-from tfplace.learned.sampling import step_times
-from tfplace.learned.train import tensor_spec
-from tfplace.learned.train.tasks import Task
-from tfplace.simulate import Simulator
+from tfplace.training.encoder.learner import EncoderLearner
+from tfplace.training.encoder.network import Encoder, EncoderConfig
+from tfplace.training.export import as_function
+from tfplace.training.libraries import tensor_spec
+from tfplace.training.tasks import Task
 
 
 @dataclasses.dataclass(frozen=True)

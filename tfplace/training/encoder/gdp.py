@@ -7,14 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.core import symmetry
+from tfplace.learned import features
 from tfplace.learned.decisions import NEVER
-from tfplace.learned.encoder import features
-from tfplace.learned.encoder.agent import DECISION, GRAPH, PlacementActor
-from tfplace.learned.encoder.learner import EncoderLearner
-from tfplace.learned.encoder.network import Encoder, EncoderConfig
-from tfplace.learned.export import as_function
 from tfplace.learned.sampling import sample
-from tfplace.learned.train.learner import SMOOTHING, imitation_loss
+from tfplace.training.encoder.agent import DECISION, GRAPH, PlacementActor
+from tfplace.training.encoder.learner import EncoderLearner
+from tfplace.training.encoder.network import Encoder, EncoderConfig
+from tfplace.training.export import as_function
+from tfplace.training.learner import SMOOTHING, imitation_loss
 
 
 @dataclasses.dataclass(frozen=True)

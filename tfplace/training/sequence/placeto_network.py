@@ -6,9 +6,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.learned.decisions import NEVER
-from tfplace.learned.export import as_function
 from tfplace.learned.sequence import placeto_features
-from tfplace.learned.sequence.networks import Choices, Tensors, blank
+from tfplace.training.export import as_function
+from tfplace.training.sequence.networks import Choices, Tensors, blank
 
 # Initially the odds of a device fall with this power of a group's time on it. 2
 # rules out slow CPUs, which the paper's equal GPUs do not need.

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tfplace.learned import Signature
 from tfplace.learned.decisions import NEVER
-from tfplace.learned.export import as_function
 from tfplace.learned.sequence import features
+from tfplace.training.export import as_function
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,12 @@ import tensorflow as tf
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import NEVER, group_decisions
 from tfplace.learned.sequence import features, placeto_features
-from tfplace.learned.sequence.networks import (
+from tfplace.training.sequence.networks import (
   HierarchicalConfig,
   HierarchicalNetwork,
   Seq2Seq,
 )
-from tfplace.learned.sequence.placeto_network import (
+from tfplace.training.sequence.placeto_network import (
   PlacetoConfig,
   PlacetoNetwork,
 )

@@ -1,4 +1,4 @@
-"""Placer `gdp`: a trained policy, zero-shot (base install)."""
+"""GDP (arXiv 1910.01578): a graph network that makes all decisions at once."""
 
 import contextlib
 import dataclasses
@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from tfplace.errors import PlacementError
-from tfplace.learned import policies
+from tfplace.learned import Method, features, policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.encoder import features
 from tfplace.learned.policies import PolicyPlacer
 from tfplace.learned.sampling import sample
 from tfplace.placers.groups import GroupGraph
@@ -57,3 +56,8 @@ class GdpPlacer(PolicyPlacer):
           tracker.offer(decisions.to_devices(choices))
       if tracker.is_done:
         return
+
+
+METHODS = {
+  "gdp": Method("tfplace.learned.gdp:GdpPlacer", version=features.VERSION)
+}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.learned.train.learner import clipped, margins
-from tfplace.learned.train.tasks import INFEASIBLE, log_rewards
+from tfplace.training.learner import clipped, margins
+from tfplace.training.tasks import INFEASIBLE, log_rewards
 
 
 def test_clipping_is_tensorflows_where_nothing_overflows():

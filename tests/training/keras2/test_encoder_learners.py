@@ -5,24 +5,26 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from tfplace.learned.encoder import learner as encoder_learner
 
 from tests.testing.eager import run_eagerly
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.slow import TRAINING_SEEDS
 from tfplace import Simulator
 from tfplace.core.budget import Budget
-from tfplace.learned import export, learner_type, policies
-from tfplace.learned.config import TrainConfig
+from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.encoder import learner as encoder_learner
-from tfplace.learned.gdp.learner import NetworkConfig
 from tfplace.learned.ordered import learner as ordered_learner
 from tfplace.learned.ordered.decoding import decode
-from tfplace.learned.ordered.learner import OrderedConfig
 from tfplace.learned.ordered.placer import Pass, single_gains
 from tfplace.learned.sampling import step_times
-from tfplace.learned.train.tasks import Task
 from tfplace.placers.tracker import Tracker
+from tfplace.training import export
+from tfplace.training.config import TrainConfig
+from tfplace.training.encoder.gdp import NetworkConfig
+from tfplace.training.encoder.ordered import OrderedConfig
+from tfplace.training.methods import learner_type
+from tfplace.training.tasks import Task
 
 # Tracing a deeper network takes longer than its training here.
 SIZES = {

@@ -21,9 +21,9 @@ from tfplace import Simulator
 from tfplace.learned import sampling
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sampling import WorkerSimulator
-from tfplace.learned.train.targets import imitation_task
-from tfplace.learned.train.trainer import Trainer
 from tfplace.placers import dask_workers
+from tfplace.training.targets import imitation_task
+from tfplace.training.trainer import Trainer
 
 PROBLEM = problem_of(random_graph(6, seed=1, cpu_only=True), gpus(2, True))
 

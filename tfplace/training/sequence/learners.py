@@ -12,28 +12,28 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.config import TrainConfig
 from tfplace.learned.policy_format import PolicyInputs
 from tfplace.learned.sequence import features, placers, placeto_features
-from tfplace.learned.sequence.networks import (
-  HierarchicalConfig,
-  HierarchicalNetwork,
-  RnnConfig,
-  RnnNetwork,
-  advantages,
-)
-from tfplace.learned.sequence.placeto_network import (
-  PlacetoConfig,
-  PlacetoNetwork,
-)
-from tfplace.learned.train.learner import (
+from tfplace.training.config import TrainConfig
+from tfplace.training.learner import (
   IMITATION_RATE,
   SMOOTHING,
   Learner,
   Step,
   margins,
 )
-from tfplace.learned.train.tasks import Task, log_rewards
+from tfplace.training.sequence.networks import (
+  HierarchicalConfig,
+  HierarchicalNetwork,
+  RnnConfig,
+  RnnNetwork,
+  advantages,
+)
+from tfplace.training.sequence.placeto_network import (
+  PlacetoConfig,
+  PlacetoNetwork,
+)
+from tfplace.training.tasks import Task, log_rewards
 
 _STATES = 128  # States of Placeto per gradient step; bounds memory.
 

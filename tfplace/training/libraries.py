@@ -1,12 +1,8 @@
-"""Training of learned placers by imitation and reinforcement learning.
+"""Libraries that need Keras 2, behind the check of the process."""
 
-Import libraries that need Keras 2 from here: it checks first that this is a
-training process.
-"""
+from tfplace.training.process import check_training_process
 
-from tfplace.learned import training_process
-
-training_process.check_training_process()
+check_training_process()
 
 import tensorflow_gnn as tfgnn  # noqa: E402
 import tensorflow_probability as tfp  # noqa: E402

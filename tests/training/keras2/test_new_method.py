@@ -1,4 +1,4 @@
-"""A learned method is one folder and one line of `registry.STRATEGIES`."""
+"""A learned method is a placer, a learner, and a line for each."""
 
 import pytest
 
@@ -6,16 +6,19 @@ from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
-from tfplace.learned import learner_type, policies
-from tfplace.learned.config import TrainConfig
-from tfplace.learned.train.trainer import finish, open_trainer
+from tfplace.learned import policies
 from tfplace.placers import registry
+from tfplace.training import methods
+from tfplace.training.config import TrainConfig
+from tfplace.training.trainer import finish, open_trainer
 
 
 @pytest.fixture
 def toy(monkeypatch):
-  line = registry.Strategy("toy", "tests.training.toy", "learned")
+  line = registry.Strategy("toy", "tests.training.toy.placer", "learned")
   monkeypatch.setitem(registry.STRATEGIES, "toy", line)
+  learner = "tests.training.toy.learner:ToyLearner"
+  monkeypatch.setitem(methods.LEARNERS, "toy", learner)
 
 
 @pytest.mark.usefixtures("toy", "eagerly")
@@ -57,4 +60,4 @@ def test_what_is_not_set_is_the_strategys_own():
     with pytest.raises(TrainingError, match=str(elite)):
       TrainConfig(elite=elite)
   with pytest.raises(TrainingError, match="'gpd'; choose one of ordered, gdp"):
-    learner_type("gpd")
+    methods.learner_type("gpd")

@@ -14,17 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.learned import Signature
-from tfplace.learned.config import TrainConfig
 from tfplace.learned.policy_format import PolicyInputs
-from tfplace.learned.train import (
+from tfplace.training.config import TrainConfig
+from tfplace.training.learner import MAX_GRADIENT_NORM, margins
+from tfplace.training.libraries import (
   network,
   ppo_clip_agent,
   tensor_spec,
   tfp,
   trajectory,
 )
-from tfplace.learned.train import time_step as ts
-from tfplace.learned.train.learner import MAX_GRADIENT_NORM, margins
+from tfplace.training.libraries import time_step as ts
 
 # Parts of every observation: indices of the graph and of the decision.
 GRAPH, DECISION = "graph", "decision"

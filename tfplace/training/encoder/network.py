@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.learned.encoder import features
-from tfplace.learned.train import tfgnn
+from tfplace.learned import features
+from tfplace.training.libraries import tfgnn
 
 NODES = "decisions"
 FEEDS = "feeds"  # link from producer to consumer

@@ -19,24 +19,20 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
-from tfplace.learned import (
-  export,
-  learner_type,
-  policies,
-  policy_format,
-)
-from tfplace.learned.config import TrainConfig
+from tfplace.learned import policies, policy_format
 from tfplace.learned.decisions import decisions_at
-from tfplace.learned.train import targets
-from tfplace.learned.train.checkpoints import (
+from tfplace.simulate import Simulator
+from tfplace.training import export, targets
+from tfplace.training.checkpoints import (
   Checkpoints,
   JsonState,
   restore_network,
   writing,
 )
-from tfplace.learned.train.learner import Step
-from tfplace.learned.train.tasks import Task
-from tfplace.simulate import Simulator
+from tfplace.training.config import TrainConfig
+from tfplace.training.learner import Step
+from tfplace.training.methods import learner_type
+from tfplace.training.tasks import Task
 
 _IMITATION_CHECKPOINT_EVERY = 50  # Gradient steps between checkpoints.
 

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import TrainingError
-from tfplace.learned.config import TrainConfig
 from tfplace.learned.policy_format import Exportable, PolicyInputs
-from tfplace.learned.train.tasks import Task
+from tfplace.training.config import TrainConfig
+from tfplace.training.tasks import Task
 
 
 def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:

@@ -5,17 +5,17 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace.learned.config import TrainConfig
+from tfplace.learned import features
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.encoder import features
-from tfplace.learned.encoder.agent import (
+from tfplace.training.config import TrainConfig
+from tfplace.training.encoder.agent import (
   DECISION,
   GRAPH,
   GraphBank,
   PlacementAgent,
   episodes,
 )
-from tfplace.learned.gdp.learner import (
+from tfplace.training.encoder.gdp import (
   GdpActor,
   NetworkConfig,
   PlacementNetwork,

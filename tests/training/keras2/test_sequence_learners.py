@@ -19,15 +19,16 @@ from tests.testing.slow import TRAINING_SEEDS, slow_but
 from tfplace import Placement, Simulator
 from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
-from tfplace.learned import export, learner_type
-from tfplace.learned.sequence.learners import target_groups
-from tfplace.learned.sequence.networks import (
+from tfplace.placers import get_placer
+from tfplace.training import export
+from tfplace.training.methods import learner_type
+from tfplace.training.sequence.learners import target_groups
+from tfplace.training.sequence.networks import (
   Choices,
   HierarchicalConfig,
   advantages,
 )
-from tfplace.learned.train.trainer import Trainer
-from tfplace.placers import get_placer
+from tfplace.training.trainer import Trainer
 
 ALTERNATING = np.array([0, 1] * 5, np.int32)  # Each chain on its own GPU.
 each = pytest.mark.parametrize("strategy", NETWORKS)

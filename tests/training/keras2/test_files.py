@@ -15,15 +15,14 @@ import tensorflow as tf
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.errors import TrainingError
 from tfplace.formats import files
-from tfplace.learned import export
-from tfplace.learned.config import TrainConfig
+from tfplace.learned import features
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.encoder import features
-from tfplace.learned.gdp.learner import NetworkConfig, PlacementNetwork
 from tfplace.learned.policy_format import INFO_FILE, Exportable
-from tfplace.learned.train import targets
-from tfplace.learned.train.checkpoints import Checkpoints, JsonState
 from tfplace.simulate import Simulator
+from tfplace.training import export, targets
+from tfplace.training.checkpoints import Checkpoints, JsonState
+from tfplace.training.config import TrainConfig
+from tfplace.training.encoder.gdp import NetworkConfig, PlacementNetwork
 
 DAMAGES = ("empty", "cut", "flipped", "folder")
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)

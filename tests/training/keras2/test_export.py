@@ -10,13 +10,14 @@ import tensorflow as tf
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.sequence_tasks import tasks_of
 from tfplace.errors import TrainingError
-from tfplace.learned import export, find_method, gdp, learner_type, policies
-from tfplace.learned.config import TrainConfig
+from tfplace.learned import features, find_method, gdp, policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.encoder import features
-from tfplace.learned.gdp.learner import NetworkConfig, PlacementNetwork
 from tfplace.learned.policy_format import INFO_FILE, Exportable
-from tfplace.learned.train.checkpoints import restore_network
+from tfplace.training import export
+from tfplace.training.checkpoints import restore_network
+from tfplace.training.config import TrainConfig
+from tfplace.training.encoder.gdp import NetworkConfig, PlacementNetwork
+from tfplace.training.methods import learner_type
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 

@@ -4,18 +4,18 @@ import numpy as np
 import tensorflow as tf
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tfplace.learned import features
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.encoder import features
-from tfplace.learned.encoder.agent import DECISION, GRAPH, GraphBank
-from tfplace.learned.encoder.network import (
-  MaxPoolConv,
-  SegmentAttention,
-  graph_tensor,
-)
-from tfplace.learned.gdp.learner import (
+from tfplace.training.encoder.agent import DECISION, GRAPH, GraphBank
+from tfplace.training.encoder.gdp import (
   GdpActor,
   NetworkConfig,
   PlacementNetwork,
+)
+from tfplace.training.encoder.network import (
+  MaxPoolConv,
+  SegmentAttention,
+  graph_tensor,
 )
 
 SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)

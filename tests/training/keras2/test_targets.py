@@ -8,10 +8,10 @@ import pytest
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.sequence_tasks import chains_task, config_of
 from tfplace import Simulator
-from tfplace.learned.config import TrainConfig
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.train import targets
-from tfplace.learned.train.trainer import Trainer
+from tfplace.training import targets
+from tfplace.training.config import TrainConfig
+from tfplace.training.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)

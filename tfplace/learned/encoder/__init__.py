@@ -1,1 +1,0 @@
-"""Graph encoder of `gdp` and `ordered`: features, network and training."""

@@ -1,0 +1,1 @@
+"""Training of policies by imitation and reinforcement learning (Keras 2)."""

@@ -1,0 +1,1 @@
+"""Graph encoder of `gdp` and `ordered`, trained by PPO."""

@@ -1,0 +1,26 @@
+"""Learners of the learned strategies."""
+
+import importlib
+from typing import Any
+
+from tfplace.learned import find_method
+
+# Strategy -> "module:class" of a `learner.Learner`.
+LEARNERS = {
+  "gdp": "tfplace.training.encoder.gdp:GdpLearner",
+  "ordered": "tfplace.training.encoder.ordered:OrderedLearner",
+  "placeto": "tfplace.training.sequence.learners:PlacetoLearner",
+  "hierarchical": "tfplace.training.sequence.learners:HierarchicalLearner",
+  "rnn": "tfplace.training.sequence.learners:RnnLearner",
+}
+
+
+def learner_type(strategy: str) -> Any:
+  """Imports the learner of a strategy; needs a training process.
+
+  Raises:
+    TrainingError: The strategy is unknown (the message lists the choices).
+  """
+  find_method(strategy)
+  module, name = LEARNERS[strategy].split(":")
+  return getattr(importlib.import_module(module), name)

@@ -1,0 +1,1 @@
+"""Sequence networks of the literature, trained by REINFORCE."""
