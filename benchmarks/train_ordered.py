@@ -69,7 +69,7 @@ def main(values: flags.FlagValues) -> None:
     check=True,
   )
   process.enter_training_process()
-  from tfplace.training.libraries import trainer as training
+  from tfplace.training import trainer as training
 
   config = TrainConfig(
     checkpoint_dir=str(work / "checkpoints"),

@@ -58,6 +58,6 @@ def test_a_module_works_or_says_that_it_needs_its_own_process():
   found = dict(line.split(" ", 1) for line in done.stdout.splitlines())
   for name in ("policies", "gdp", "sequence.placers"):
     assert found.pop(f"tfplace.learned.{name}") == "works"
-  for name in ("libraries", "encoder.gdp", "sequence.learners"):
+  for name in ("libraries", "encoder.gdp", "encoder.ordered"):
     said = found.pop(f"tfplace.training.{name}")
     assert "TF_USE_LEGACY_KERAS=1" in said or "extra 'train'" in said

@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from tfplace.learned import find_method
+from tfplace.training.process import check_training_process
 
 # Strategy -> "module:class" of a `learner.Learner`.
 LEARNERS = {
@@ -16,11 +17,13 @@ LEARNERS = {
 
 
 def learner_type(strategy: str) -> Any:
-  """Imports the learner of a strategy; needs a training process.
+  """Imports the learner of a strategy.
 
   Raises:
-    TrainingError: The strategy is unknown (the message lists the choices).
+    TrainingError: The strategy is unknown (the message lists the choices), or
+      this is no training process.
   """
   find_method(strategy)
+  check_training_process()
   module, name = LEARNERS[strategy].split(":")
   return getattr(importlib.import_module(module), name)

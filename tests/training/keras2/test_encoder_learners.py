@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from tfplace.learned.encoder import learner as encoder_learner
 
 from tests.testing.eager import run_eagerly
 from tests.testing.policy_problems import gpus, problem_of, random_graph
@@ -14,13 +13,14 @@ from tfplace import Simulator
 from tfplace.core.budget import Budget
 from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.ordered import learner as ordered_learner
 from tfplace.learned.ordered.decoding import decode
 from tfplace.learned.ordered.placer import Pass, single_gains
 from tfplace.learned.sampling import step_times
 from tfplace.placers.tracker import Tracker
 from tfplace.training import export
 from tfplace.training.config import TrainConfig
+from tfplace.training.encoder import learner as encoder_learner
+from tfplace.training.encoder import ordered as ordered_learner
 from tfplace.training.encoder.gdp import NetworkConfig
 from tfplace.training.encoder.ordered import OrderedConfig
 from tfplace.training.methods import learner_type

@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.learned.encoder import agent, features
+from tfplace.learned import features
 from tfplace.learned.policy_format import Exportable
 from tfplace.training.config import TrainConfig
+from tfplace.training.encoder import agent
 from tfplace.training.learner import (
   IMITATION_RATE,
   Learner,
