@@ -45,9 +45,13 @@ class Options:
     """Defines a flag; `options` are those of `cli.define`."""
     cli.define(self.values, name, text, default, **options)
 
-  def add_search(self, budget_s: float, file: str) -> None:
-    """Defines the flags of a benchmark that searches and writes `file`."""
-    self.add("budget_s", budget_s, "Seconds of each search.", least=0)
+  def add_search(self, budget_s: float | None, file: str) -> None:
+    """Defines the flags of a benchmark that searches and writes `file`.
+
+    Without seconds, the benchmark has another budget.
+    """
+    if budget_s is not None:
+      self.add("budget_s", budget_s, "Seconds of each search.", least=0)
     self.add("seeds", ["0"], "Seeds of the searches.")
     self.add(
       "graph_cache_dir",
@@ -245,6 +249,8 @@ def caption(found: Mapping[str, Any]) -> str:
   commits = ", ".join(sorted({r["commit"] for r in found["rows"].values()}))
   budget_s = found["stamp"].get("budget_s")
   more = f"; searches of {budget_s:g} s" if budget_s else ""
+  if "evaluations" in found["stamp"]:
+    more = f"; searches of {found['stamp']['evaluations']:,} placements"
   return f"*Commit {commits}{more}.*"
 
 

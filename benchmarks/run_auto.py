@@ -248,11 +248,12 @@ def placed(
   budget_s: float,
   seed: int,
   order: str = ARRIVAL,
+  **limits: Any,
 ) -> dict:
   """One placer's result; `oom` where nothing that it tried fits."""
   try:
     found = placers.place(
-      problem, strategy, budget_s=budget_s, seed=seed, order=order
+      *(problem, strategy), budget_s=budget_s, seed=seed, order=order, **limits
     )
   except InfeasibleError as error:
     return {"oom": str(error)}

@@ -2,25 +2,27 @@
 
 For each model, cluster and precision, the steps of single ops and of units that
 XLA compiles are simulated on one GPU, data parallel on all, and placed by
-`auto`, which chooses the microbatches. Keras users have the step on one GPU
-with XLA, and data parallelism without.
+`auto`, in as many microbatches as there are GPUs. Every search simulates
+`--evaluations` placements, so its result does not depend on the machine. Keras
+users have the step on one GPU with XLA, and data parallelism without.
 
   python -m benchmarks.run_fusion
   python -m benchmarks.run_fusion --models=gpt_medium --clusters=v100x4
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from absl import flags
 
 from benchmarks import lib
 from benchmarks.lib import Options
-from benchmarks.run_auto import Row
+from benchmarks.run_auto import Row, placed
 from benchmarks.sets import Graphs, trained
 from tfplace.bin import cli
 from tfplace.core.order import AUTO
+from tfplace.core.presets import cluster_preset
 
 NONE, XLA = "none", "xla"
 COLUMNS = ("one device", "data parallel", "auto")
@@ -29,56 +31,76 @@ MODELS = (
   *("bert_base", "gpt_medium", "vit", "resnet50_gn"),
   *("resnet50_bn", "unet", "translator", "mixture_of_experts"),
 )
+_LONG_S = 1e6  # Seconds limit no search.
 
 OPTIONS = Options("run_fusion", __doc__)
 OPTIONS.add("models", [*MODELS], "Models of models.py.")
 OPTIONS.add("clusters", ["v100x4", "a100x4", "h100x8"], "Presets.")
 OPTIONS.add("precisions", [*PRECISIONS], "Of fp32 and mixed.")
-OPTIONS.add("microbatches", ["1", "4"], "Numbers of data parallelism.")
-OPTIONS.add_search(5.0, "fusion.json")
+OPTIONS.add("evaluations", 500, "Placements of each search.", least=1)
+OPTIONS.add_search(None, "fusion.json")
 
 
 def main(values: flags.FlagValues) -> None:
   """Measures missing rows; saves after each."""
-  counts = lib.numbers("microbatches", values.microbatches, 1)
   seeds = lib.numbers("seeds", values.seeds)
   lib.check_names("precisions", values.precisions, PRECISIONS)
+  gpus = {name: _num_gpus(name) for name in values.clusters}
   cli.load_tensorflow()
   for name in values.models:
     trained(name)
-  settings = {"budget_s": values.budget_s, "microbatches": counts}
+  settings = {"evaluations": values.evaluations}
   rows = lib.Rows(values.out, settings, seeds=seeds[:1])
-  for name in values.models:
-    for precision in values.precisions:
-      graphs = {
-        compiles: Graphs(
-          name,
-          values.clusters,
-          values.graph_cache_dir,
-          compile_units=compiles == XLA,
-          precision=PRECISIONS[precision],
-        )
-        for compiles in (NONE, XLA)
-      }
-      for cluster in values.clusters:
-        of = {
-          compiles: Row(of, cluster, counts, values.budget_s, seeds[0])
-          for compiles, of in graphs.items()
+  for cluster in values.clusters:
+    alike = [name for name, count in gpus.items() if count == gpus[cluster]]
+    for name in values.models:
+      for precision in values.precisions:
+        graphs = {
+          compiles: Graphs(
+            name,
+            alike,
+            values.graph_cache_dir,
+            compile_units=compiles == XLA,
+            precision=PRECISIONS[precision],
+          )
+          for compiles in (NONE, XLA)
         }
-        key = f"{name}/{cluster}/{precision}"
-        rows.row(key, lambda of=of: {c: measured(r) for c, r in of.items()})
+        of = {
+          compiles: Row(found, cluster, [1, gpus[cluster]], _LONG_S, seeds[0])
+          for compiles, found in graphs.items()
+        }
+        rows.row(
+          f"{name}/{cluster}/{precision}",
+          lambda of=of: measured(of, values.evaluations),
+        )
   for table in tables(rows.found).values():
     print(f"\n{table}")
 
 
-def measured(row: Row) -> dict[str, Any]:
-  """Returns the columns of a model on a cluster."""
-  problems = {n: row.problem(count=n, sizes=None) for n in row.counts}
+def _num_gpus(cluster: str) -> int:
+  return sum(not d.is_cpu for d in cluster_preset(cluster).devices)
+
+
+def measured(
+  rows: Mapping[str, Row], evaluations: int
+) -> dict[str, dict[str, Any]]:
+  """Returns the columns of a model on a cluster, by compilation."""
+  # Both graphs of a trace are built before the next one.
+  problems: dict[str, dict[int, Any]] = {compiles: {} for compiles in rows}
+  for count in next(iter(rows.values())).counts:
+    for compiles, row in rows.items():
+      problems[compiles][count] = row.problem(count=count, sizes=None)
   return {
-    "ops": {count: p.graph.num_ops for count, p in problems.items()},
-    "one device": row.one_device(problems[1]),
-    "data parallel": row.data_parallel(problems),
-    "auto": row.auto(AUTO),
+    compiles: {
+      "ops": {count: p.graph.num_ops for count, p in found.items()},
+      "one device": rows[compiles].one_device(found[1]),
+      "data parallel": rows[compiles].data_parallel(found),
+      "auto": placed(
+        *(found[max(found)], "auto", _LONG_S, rows[compiles].seed, AUTO),
+        max_evaluations=evaluations,
+      ),
+    }
+    for compiles, found in problems.items()
   }
 
 
@@ -88,28 +110,40 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
   for key, row in found["rows"].items():
     _, cluster, precision = key.split("/")
     of.setdefault(f"`{cluster}`, {precision}", []).append(row)
+  ways = (
+    (NONE, "one device"),
+    *((compiles, column) for column in COLUMNS[1:] for compiles in (NONE, XLA)),
+  )
   lines = [
-    [
-      label,
-      *(
-        lib.mean_and_least(
-          [_us(row, XLA, "one device") / _us(row, *way) for row in rows]
-        )
-        for way in (
-          (NONE, "one device"),
-          *((compiles, c) for c in COLUMNS[1:] for compiles in (NONE, XLA)),
-        )
-      ),
-    ]
+    [label, *(_speedup(rows, *way) for way in ways), _gain(rows)]
     for label, rows in of.items()
   ]
   heads = (
     "devices",
     *("one GPU without XLA", "data parallel without", "with XLA"),
-    *("`auto` without", "with XLA"),
+    *("`auto` without", "with XLA", "gain with XLA"),
   )
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   return {"fusion": text}
+
+
+def _speedup(
+  rows: Iterable[Mapping[str, Any]], compiles: str, column: str
+) -> str:
+  return lib.mean_and_least(
+    [_us(row, XLA, "one device") / _us(row, compiles, column) for row in rows]
+  )
+
+
+def _gain(rows: Iterable[Mapping[str, Any]]) -> str:
+  """Returns the best of the other ways over `auto`, both with XLA."""
+  return lib.mean_and_least(
+    [
+      min(_us(row, XLA, column) for column in COLUMNS[:2])
+      / _us(row, XLA, "auto")
+      for row in rows
+    ]
+  )
 
 
 def _us(row: Mapping[str, Any], compiles: str, column: str) -> float:

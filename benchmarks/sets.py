@@ -9,6 +9,7 @@ once after all choices; the next evidence needs models and devices of no set.
 """
 
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -115,6 +116,7 @@ class Graphs:
     )
 
 
+@functools.lru_cache(maxsize=1)  # `Graphs` without and with XLA share it.
 def trace(
   model: "Trained", microbatches: VariantConfig, precision: str = "float32"
 ) -> "TracedStep":
