@@ -46,8 +46,12 @@ def run(seed, is_compiled):
         if op.type == "ReadVariableOp" or not op.device:
           op._set_device(variables[0].device)
       later = op_order.program_order(graph.get_operations())
-      calls, (result,) = unit_calls.compile_units(
-        graph, lambda op: None, [result], later, {}.get
+      calls, (result,), _ = unit_calls.compile_units(
+        graph,
+        lambda op: None,
+        results=[result],
+        later=later,
+        turn_of={}.get,
       )
       assert calls
     traced[:] = [op.type for op in graph.get_operations()]
@@ -82,8 +86,8 @@ def test_values_of_variables_are_sent_to_a_device_once():
       if op.type == "ReadVariableOp":
         op._set_device(variable.device)
     later = op_order.program_order(graph.get_operations())
-    _, (result,) = unit_calls.compile_units(
-      graph, lambda op: None, [result], later, {}.get
+    _, (result,), _ = unit_calls.compile_units(
+      graph, lambda op: None, results=[result], later=later, turn_of={}.get
     )
     return result
 

@@ -59,12 +59,30 @@ def joins(op: tf.Operation) -> bool:
 
   These are small ops around units, reads of variables and writes to them.
   """
-  tensors = (*op.inputs, *op.outputs)
-  if is_random(op.type) or not all(map(_is_known, tensors)):
+  if is_random(op.type) or not has_shapes(op):
     return False
   if _ON_VARIABLE.fullmatch(op.type):
     return kernels.xla_compiles(op.node_def)
   return compiles(op)
+
+
+def has_shapes(op: tf.Operation) -> bool:
+  """Returns whether XLA knows the shapes of what an op reads and returns."""
+  return all(map(_is_known, (*op.inputs, *op.outputs)))
+
+
+def sums_microbatches(op: tf.Operation) -> bool:
+  """Returns whether an op adds gradients, or other results, of microbatches.
+
+  It stays outside of units: it frees its terms, which an update would keep.
+  """
+  if op.type != "AddN" or microbatch_of(op.name) is not None:
+    return False
+  sources = [tensor.op for tensor in op.inputs]
+  return any(
+    microbatch_of(source.name) is not None or sums_microbatches(source)
+    for source in sources
+  )
 
 
 def _is_known(tensor: tf.Tensor) -> bool:
@@ -99,12 +117,18 @@ def key_by_name(name: str, layers: Collection[str]) -> Hashable:
     name: name of the op.
     layers: names of the model's layers.
   """
+  is_backward = is_gradient(name_in_whole(name))
+  scopes = layer_by_name(name, layers)
+  return microbatch_of(name), segment_of(name), is_backward, scopes
+
+
+def layer_by_name(name: str, layers: Collection[str]) -> tuple[str, ...]:
+  """Returns the name scopes of an op up to that of its layer, or none."""
   own = original_name(name_in_whole(name))
   scopes = own.rpartition(GRADIENT_SCOPE)[2].split("/")[:-1]
   while scopes and scopes[-1] not in layers:
     scopes.pop()
-  is_backward = is_gradient(name_in_whole(name))
-  return microbatch_of(name), segment_of(name), is_backward, tuple(scopes)
+  return tuple(scopes)
 
 
 def is_inlined(kind: str, num_bytes: float, num_inputs: int) -> bool:
@@ -150,10 +174,8 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
   ]
   for i, name in enumerate(graph.names):
     op = tf_graph.get_operation_by_name(name)
-    # A sum of a weight's gradients frees its terms; an update comes later.
-    is_sum = op.type == "AddN" and passes[i] == phases.UPDATE
     is_fit = graph.colocation[i] < 0 and _is_static(op) and compiles(op)
-    if is_sum or not is_fit:
+    if sums_microbatches(op) or not is_fit:
       keys[i] = None
   offsets, edges = graph.in_csr
   sources = graph.edge_src[edges].tolist()

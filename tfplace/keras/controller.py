@@ -20,7 +20,12 @@ import tensorflow as tf
 from tfplace.core.microbatches import WHOLE
 from tfplace.core.op_graph import XLA
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.extraction import custom_gradients, unit_calls, units
+from tfplace.extraction import (
+  custom_gradients,
+  unit_calls,
+  unit_checks,
+  units,
+)
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.activations import recompute
 from tfplace.extraction.microbatches import microbatched_step
@@ -140,13 +145,17 @@ class Controller:
       device_function.place_reads(graph)
       flat = keras.tree.flatten(result)
       tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
-      calls, tensors = unit_calls.compile_units(
+      step = self.plan.step if self.plan is not None else None
+      calls, tensors, refused = unit_calls.compile_units(
         graph,
         self._unit_of(planned),
-        tensors,
-        op_order.program_order(graph.get_operations()),
-        planned.turns.get,
+        results=tensors,
+        later=op_order.program_order(graph.get_operations()),
+        turn_of=planned.turns.get,
+        batch_size=step.batch_size if step is not None else 0,
       )
+      if refused:
+        self._note(unit_checks.refusal_note(refused, self._layer_of))
       new = iter(tensors)
       result = keras.tree.pack_sequence_as(
         result,
@@ -164,6 +173,20 @@ class Controller:
           turns[op.name] = min(known)
       op_order.chain_ops(graph, turns)
     return result
+
+  def _note(self, text: str) -> None:
+    """Adds a note to the plan, and logs it once."""
+    assert self.plan is not None
+    if text not in self.plan.notes:
+      _logger.warning("model %r: %s", self._model.name, text)
+      notes = (*self.plan.notes, text)
+      self._model.placement = self.plan = dataclasses.replace(
+        self.plan, notes=notes
+      )
+
+  def _layer_of(self, op: str) -> str:
+    scopes = units.layer_by_name(op, state.layer_names(self._model))
+    return scopes[-1] if scopes else ""
 
   def _compiles(self, planned: DeviceMap) -> bool:
     """Returns whether XLA compiles units of placed steps."""
