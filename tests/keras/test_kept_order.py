@@ -13,8 +13,8 @@ from tfplace.core import Placement
 from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import RANK
 from tfplace.errors import FormatError
+from tfplace.extraction import op_order
 from tfplace.formats import results
-from tfplace.keras import op_order
 from tfplace.keras.controller import controller_of
 
 

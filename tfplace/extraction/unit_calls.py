@@ -20,7 +20,7 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.recompute import is_clone
 from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes, unit_order, units
+from tfplace.extraction import nodes, op_order, unit_order, units
 from tfplace.extraction.traced import TracedStep
 from tfplace.extraction.unit_checks import UNKNOWN_SHAPE, Lowering, refusal_note
 from tfplace.extraction.unit_functions import Unit, add_calls
@@ -240,6 +240,49 @@ def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
   return own
 
 
+def placed_calls(
+  traced: TracedStep,
+  graph: OpGraph,
+  devices: Mapping[str, str],
+  turns: Mapping[str, int],
+) -> TracedStep:
+  """Returns a step on its devices, in calls as the step of `fit` has them.
+
+  Args:
+    traced: the step without units.
+    graph: its graph of units.
+    devices: device by name of an op.
+    turns: turn by name of an op; empty in order of arrival.
+  """
+  unit_of = _unit_by_op(graph)
+  with tf.Graph().as_default() as tf_graph:
+    tf.import_graph_def(_with_feed_shapes(traced), name="")
+    for op in tf_graph.get_operations():
+      op._set_device(devices.get(op.name, ""))
+    found = compile_units(
+      tf_graph,
+      lambda op: unit_of.get(op.name),
+      results=_fetched(tf_graph, traced),
+      later=(),
+      turn_of=turns.get,
+    )
+    if turns:
+      op_order.chain_calls(tf_graph, found.calls, lambda op: turns.get(op.name))
+    names = {op.name for op in tf_graph.get_operations()}
+    graph_def = tf_graph.as_graph_def()
+  kept = [node for node in graph_def.node if node.name in names]
+  del graph_def.node[:]
+  graph_def.node.extend(kept)
+  call_of = {op.name: c.name for c, ops in found.calls.items() for op in ops}
+  targets = dict.fromkeys(call_of.get(name, name) for name in traced.targets)
+  return dataclasses.replace(
+    traced,
+    graph_def=graph_def,
+    fetches=tuple(tensor.name for tensor in found.results),
+    targets=tuple(targets),
+  )
+
+
 def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
   """Returns a step whose nodes are the ops of its graph of units.
 
@@ -251,14 +294,10 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
   """
   if not graph.members:
     return traced
-  unit_of = {
-    member: unit
-    for unit, members in graph.members.items()
-    for member in members
-  }
+  unit_of = _unit_by_op(graph)
   with tf.Graph().as_default() as tf_graph:
     tf.import_graph_def(_with_feed_shapes(traced), name="")
-    results = [tf_graph.get_tensor_by_name(_full(t)) for t in traced.fetches]
+    results = _fetched(tf_graph, traced)
     wanted = {tensor.ref() for tensor in results}
     ops = tf_graph.get_operations()
     flow = Flow(ops, wanted, (), copies_reads=False)
@@ -322,5 +361,12 @@ def _with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:
   return result
 
 
-def _full(tensor: str) -> str:
-  return tensor if ":" in tensor else f"{tensor}:0"
+def _unit_by_op(graph: OpGraph) -> dict[str, str]:
+  return {op: unit for unit, ops in graph.members.items() for op in ops}
+
+
+def _fetched(graph: tf.Graph, traced: TracedStep) -> list[tf.Tensor]:
+  return [
+    graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+    for name in traced.fetches
+  ]

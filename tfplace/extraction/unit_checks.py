@@ -39,7 +39,8 @@ class Lowering:
   ) -> None:
     self._shaped = shaped
     captures = getattr(graph, "captures", ())
-    self._variables = {inner.ref(): outer for outer, inner in captures}
+    self._handles = {inner.ref(): outer for outer, inner in captures}
+    self._stand_ins: list[tf.Variable] = []  # Of variables of a session.
     self._errors: dict[Any, str] = {}
 
   def refused(self, made: Iterable[Unit]) -> dict[tf.Operation, str]:
@@ -58,10 +59,7 @@ class Lowering:
     arguments: list[_Argument] = []
     for tensor in unit.inputs:
       if tensor.dtype == tf.resource:
-        handle = self._variables.get(tensor.ref())
-        if not isinstance(handle, tf.__internal__.EagerTensor):
-          return "", []  # Only ops on variables are left to be checked.
-        arguments.append(handle)
+        arguments.append(self._handle(tensor, _device_of(unit)))
         continue
       copy = self._shaped[tensor.op.name].outputs[tensor.value_index]
       value = _known_value(copy)
@@ -70,11 +68,26 @@ class Lowering:
         return UNKNOWN_SHAPE, readers or unit.ops
       spec = tf.TensorSpec(copy.shape, tensor.dtype)
       arguments.append(spec if value is None else value)
-    key = unit.name, unit.ops[0].device, *map(_key, arguments)
+    key = unit.name, _device_of(unit), *map(_key, arguments)
     if key not in self._errors:
       self._errors[key] = _lowering_error(unit, arguments)
     error = self._errors[key]
     return error, _at_fault(unit, error) if error else []
+
+  def _handle(self, tensor: tf.Tensor, device: str) -> tf.Tensor:
+    """Returns the variable of a handle, or one like it."""
+    if tensor.ref() not in self._handles:
+      shape, dtype = (tensor.op.get_attr(name) for name in ("shape", "dtype"))
+      with context.eager_mode(), tf.device(device):
+        self._stand_ins.append(tf.Variable(tf.zeros(shape, dtype)))
+      self._handles[tensor.ref()] = self._stand_ins[-1].handle
+    return self._handles[tensor.ref()]
+
+
+def _device_of(unit: Unit) -> str:
+  """Returns a device of this process to lower a unit for."""
+  device = unit.ops[0].device
+  return device if device in context.context().devices() else _CPU
 
 
 def _sources(op: tf.Operation) -> list[tf.Operation]:
@@ -95,9 +108,10 @@ def _known_value(tensor: tf.Tensor) -> np.ndarray | None:
   if not tensor.dtype.is_integer or size > _MOST_ELEMENTS:
     return None
   with tensor.graph._c_graph.get() as graph:
-    return pywrap_tf_session.TF_TryEvaluateConstant_wrapper(
+    value = pywrap_tf_session.TF_TryEvaluateConstant_wrapper(
       graph, tensor._as_tf_output()
     )
+  return None if value is None else np.asarray(value)
 
 
 def _lowering_error(unit: Unit, arguments: Iterable[_Argument]) -> str:
@@ -113,19 +127,20 @@ def _lowering_error(unit: Unit, arguments: Iterable[_Argument]) -> str:
         args.append(tf.constant(one))
       else:
         args.append(graph.capture(one))
-    return tf.raw_ops.StatefulPartitionedCall(
+    results = tf.raw_ops.StatefulPartitionedCall(
       args=args,
       Tout=[tensor.dtype for tensor in unit.outputs],
       f=attr_value_pb2.NameAttrList(name=unit.name),
     )
+    return results if unit.outputs else []  # else the op
 
-  with tf.init_scope():
+  with context.eager_mode():
     unit.register()
     function = tf.function(called, autograph=False)
     concrete = function.get_concrete_function(*specs)
     try:
       context.context().get_compiler_ir(
-        device_name=unit.ops[0].device or _CPU,
+        device_name=_device_of(unit),
         platform_name=None,
         function_name=concrete.name,
         flat_args=specs,
@@ -149,6 +164,7 @@ def _at_fault(unit: Unit, error: str) -> list[tf.Operation]:
 def _reason(error: str) -> str:
   """Returns the first sentence of an error, without names of nodes."""
   line = error.removeprefix(_PREFIX).partition("\n")[0]
+  line = re.sub(r" to node `\S+` with op \w+", "", line)
   return line.partition(" [[")[0].partition(". ")[0].rstrip(".")
 
 

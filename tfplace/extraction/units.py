@@ -118,17 +118,30 @@ def key_by_name(name: str, layers: Collection[str]) -> Hashable:
     layers: names of the model's layers.
   """
   is_backward = is_gradient(name_in_whole(name))
-  scopes = layer_by_name(name, layers)
+  scopes, _ = _layer_by_name(name, layers)
   return microbatch_of(name), segment_of(name), is_backward, scopes
 
 
-def layer_by_name(name: str, layers: Collection[str]) -> tuple[str, ...]:
-  """Returns the name scopes of an op up to that of its layer, or none."""
+def layer_by_name(name: str, layers: Collection[str]) -> str:
+  """Returns the layer of an op, as far as its name tells, or ""."""
+  return _layer_by_name(name, layers)[1]
+
+
+def _layer_by_name(
+  name: str, layers: Collection[str]
+) -> tuple[tuple[str, ...], str]:
+  """Returns the name scopes of an op up to that of its layer, and the layer.
+
+  The scope of a layer is numbered if the layer was traced before.
+  """
   own = original_name(name_in_whole(name))
   scopes = own.rpartition(GRADIENT_SCOPE)[2].split("/")[:-1]
-  while scopes and scopes[-1] not in layers:
+  while scopes:
+    for layer in (scopes[-1], re.sub(r"_\d+$", "", scopes[-1])):
+      if layer in layers:
+        return tuple(scopes), layer
     scopes.pop()
-  return tuple(scopes)
+  return (), ""
 
 
 def is_inlined(kind: str, num_bytes: float, num_inputs: int) -> bool:

@@ -22,6 +22,7 @@ from tfplace.core.op_graph import XLA
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import (
   custom_gradients,
+  op_order,
   unit_calls,
   unit_checks,
   units,
@@ -29,7 +30,7 @@ from tfplace.extraction import (
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.activations import recompute
 from tfplace.extraction.microbatches import microbatched_step
-from tfplace.keras import devices, host_memory, op_order, state
+from tfplace.keras import devices, host_memory, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
 from tfplace.plan import local_devices
@@ -162,16 +163,9 @@ class Controller:
         [next(new) if isinstance(leaf, tf.Tensor) else leaf for leaf in flat],
       )
     if keeps_order and planned.turns:
-      inside = {op for ops in calls.values() for op in ops}
-      turns = {}
-      for op in graph.get_operations():
-        found = (
-          planned.turn_of_op(one.name, one.type) for one in calls.get(op, [op])
-        )
-        known = [turn for turn in found if turn is not None]
-        if known and op not in inside:
-          turns[op.name] = min(known)
-      op_order.chain_ops(graph, turns)
+      op_order.chain_calls(
+        graph, calls, lambda op: planned.turn_of_op(op.name, op.type)
+      )
     return result
 
   def _note(self, text: str) -> None:
@@ -185,8 +179,7 @@ class Controller:
       )
 
   def _layer_of(self, op: str) -> str:
-    scopes = units.layer_by_name(op, state.layer_names(self._model))
-    return scopes[-1] if scopes else ""
+    return units.layer_by_name(op, state.layer_names(self._model))
 
   def _compiles(self, planned: DeviceMap) -> bool:
     """Returns whether XLA compiles units of placed steps."""

@@ -26,6 +26,7 @@ from tfplace.errors import ApplyError, TfplaceError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.kernels import xla_compiles
 from tfplace.extraction.microbatches import microbatched_step
+from tfplace.extraction.nodes import split_tensor
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import progress
 from tfplace.keras.controller import Planner
@@ -292,18 +293,27 @@ def _left_out(plan: Plan) -> str:
   """Returns which ops of layers XLA lacks in a plan of units, or ""."""
   if plan.placement is None or plan.step is None:
     return ""
-  members = plan.placement.problem.graph.members
-  if not members:
+  graph = plan.placement.problem.graph
+  if not graph.members:
     return ""
-  inside = {op for ops in members.values() for op in ops}
-  layers = plan.step.layers
+  inside = {op for ops in graph.members.values() for op in ops}
+  nodes, layers = plan.step.graph_def.node, plan.step.layers
+  axes = {node.name for node in nodes if node.op == "BroadcastGradientArgs"}
+  unknown = set(graph.extra.get("unknown_shapes", ())) - axes
   lacking = [
     (node.op, layers[node.name][0])
-    for node in plan.step.graph_def.node
+    for node in nodes
     if node.name in layers
     and node.name not in inside
     and node.op != "VarHandleOp"  # A unit reads variables from outside.
-    and not xla_compiles(node)
+    and (
+      not xla_compiles(node)
+      # XLA knows the shapes of sums over broadcast axes.
+      or (
+        node.name in unknown
+        and axes.isdisjoint(split_tensor(name)[0] for name in node.input)
+      )
+    )
   ]
   if not lacking:
     return ""

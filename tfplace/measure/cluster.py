@@ -63,7 +63,8 @@ class OpenCluster:
     options["on_stage"] = lambda what: on_stage(f"calibrating: {what}")
     options |= {"traced_steps": 0}
     left_s = measure_s - (time.monotonic() - began)
-    measuring = self.harness(timed, traced, **options, measure_s=left_s)
+    options |= {"merges": False, "measure_s": left_s}
+    measuring = self.harness(timed, traced, **options)
     return calibration.calibrated(timed, measuring, guesses=guesses)
 
   def refitted(

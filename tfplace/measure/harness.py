@@ -38,6 +38,8 @@ class MeasurementHarness:
     problem: a problem with the graph of `traced` and the cluster of `workers`.
     workers: a `WorkerCluster`, `LocalDevices` or `HostCluster`; started on
       demand.
+    merges: whether units that XLA compiles are merged as in `fit`; else each
+      runs, and is timed, alone.
     steps: number of timed steps; the step time is their median.
     timeout_s: seconds after which a placement counts as hung.
     traced_steps: number of further steps with step stats; 0 gives no profile
@@ -67,6 +69,8 @@ class MeasurementHarness:
     problem: Problem,
     traced: TracedStep,
     workers: runtime.Runtime,
+    *,
+    merges: bool = True,
     warmup: int = 3,
     steps: int = 10,
     timeout_s: float = 120.0,
@@ -80,12 +84,12 @@ class MeasurementHarness:
     if not allow_side_effects:
       found = side_effects.when_run(traced.graph_def)
       side_effects.refuse(found, repr(traced.name), MeasurementError)
-    traced = in_units(traced, problem.graph)
     _check(problem, traced, workers)
     self.problem = problem
     self.traces: Sequence[messages.Trace] = ()
     self._traced = traced
     self._workers = workers
+    self._merges = merges
     self._counts = {
       "warmup": max(0, warmup),
       "steps": max(1, steps),
@@ -153,10 +157,11 @@ class MeasurementHarness:
       )
     self._on_stage(f"{self._doing}, building the graph")
     request = placed_step.step_request(
-      self._traced,
-      placement,
-      self._seed,
-      self._workers.runs_in_order or placement.problem.order != ARRIVAL,
+      *(self._traced, placement),
+      seed=self._seed,
+      in_order=self._workers.runs_in_order
+      or placement.problem.order != ARRIVAL,
+      merges=self._merges,
       optimized=not self._workers.runs_in_order,
       seconds=self._share_s,
       **self._counts,
@@ -194,7 +199,7 @@ class MeasurementHarness:
 def _check(
   problem: Problem, traced: TracedStep, workers: runtime.Runtime
 ) -> None:
-  nodes = {node.name for node in traced.graph_def.node}
+  nodes = {node.name for node in in_units(traced, problem.graph).graph_def.node}
   different = nodes.symmetric_difference(problem.graph.names)
   if different:
     name = min(different)

@@ -19,34 +19,47 @@ from tfplace.extraction.traced import (
   feed_values,
   with_initializers,
 )
+from tfplace.extraction.unit_calls import in_units, placed_calls
 from tfplace.measure.session import messages
-from tfplace.simulate.control_edges import enforce_order
+from tfplace.simulate import control_edges
 
 
 def step_request(
   traced: TracedStep,
   placement: Placement,
+  *,
   seed: int = 0,
   in_order: bool = False,
+  merges: bool = True,
   optimized: bool = False,
   **counts: Any,
 ) -> messages.StepRequest:
   """Builds the request that runs `traced` under `placement`.
 
   Args:
-    placement: a placement of its nodes; see `MeasurementHarness`.
+    traced: the step, without units.
+    placement: a placement of its nodes, or of units of them; see
+      `MeasurementHarness`.
     seed: seed of inputs without a sample value.
     in_order: whether each device follows the simulated order.
+    merges: whether units are merged as in `fit`, or run and timed one by one.
     optimized: field of `StepRequest`.
     **counts: numbers of steps; fields of `StepRequest`.
   """
   graph_def = tf.compat.v1.GraphDef()
-  graph_def.CopyFrom(traced.graph_def)
-  assignments = placement.assignments
-  for node in graph_def.node:
-    node.device = assignments[node.name]
-  if in_order:
-    enforce_order(graph_def, placement)
+  graph = placement.problem.graph
+  if graph.members and merges:
+    turns = control_edges.turns(placement) if in_order else {}
+    devices = placement.traced_assignments
+    traced = placed_calls(traced, graph, devices, turns)
+    graph_def.CopyFrom(traced.graph_def)
+  else:
+    traced = in_units(traced, graph)
+    graph_def.CopyFrom(traced.graph_def)
+    for node in graph_def.node:
+      node.device = placement.assignments[node.name]
+    if in_order:
+      control_edges.enforce_order(graph_def, placement)
   initial = with_initializers(traced, graph_def)
   values = feed_values(traced, seed)
   _hold_inputs(initial.graph_def, traced, values)

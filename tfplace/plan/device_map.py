@@ -85,12 +85,8 @@ def from_placement(placement: Placement) -> DeviceMap:
   """
   graph = placement.problem.graph
   ops = local_devices.canonical_devices(placement.traced_assignments)
-  turns: dict[str, int] = {}
-  if placement.problem.order != ARRIVAL:
-    in_turn = control_edges.simulated_order(placement)
-    for turn, op in enumerate(in_turn):
-      name = graph.names[op]
-      turns.update(dict.fromkeys(graph.members.get(name, (name,)), turn))
+  is_free = placement.problem.order == ARRIVAL
+  turns = {} if is_free else control_edges.turns(placement)
   types = dict(zip(graph.names, graph.types, strict=True))
   units = {
     op: unit for unit, members in graph.members.items() for op in members

@@ -24,13 +24,13 @@ from tensorflow.python.eager import context
 from tfplace.core.cluster import Cluster
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.op_graph import OpGraph
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.cost import measured_costs
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep, feed_values
-from tfplace.extraction.unit_calls import in_units
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate import profiling
 from tfplace.measure.local import host, runtime
@@ -103,7 +103,6 @@ def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
 
 def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
   """Returns the graph with measured times; `extra` has overhead and step."""
-  traced = in_units(traced, problem.graph)
   kinds = {device.kind for device in problem.cluster.devices}
   seconds = min(seconds, _COUNTS["seconds"]) / len(kinds)
   phase_s = min(seconds / 3, _COUNTS["phase_s"])
@@ -111,7 +110,7 @@ def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
 
   def run(row: np.ndarray) -> tuple[Sequence[float], Sequence[messages.Trace]]:
     placement = Placement(problem, row)
-    reply = _run(traced, placement, **counts)
+    reply = _run(traced, placement, merges=False, **counts)
     return reply.step_us, reply.traces
 
   found = profiling.profiled(problem, run)
@@ -171,9 +170,9 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   Raises:
     MeasurementError: the step cannot be run beside the model.
   """
-  traced = in_units(traced, placement.problem.graph)
   counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
-  reply = _run(traced, placement, **counts)
+  in_order = placement.problem.order != ARRIVAL
+  reply = _run(traced, placement, in_order=in_order, **counts)
   held = placed_step.held_bytes(traced, placement.assignments)
   return evaluations.evaluation(placement, reply, held)
 
@@ -238,13 +237,16 @@ def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:
 
 
 def _run(
-  traced: TracedStep, placement: Placement, **counts: Any
+  traced: TracedStep, placement: Placement, **options: Any
 ) -> messages.StepReply:
-  """Runs the step with this process's devices, threads and optimization."""
+  """Runs the step with this process's devices, threads and optimization.
+
+  `options` are those of `step_request`.
+  """
   found = side_effects.when_run(traced.graph_def)
   side_effects.refuse(found, repr(traced.name), MeasurementError)
   request = placed_step.step_request(
-    traced, placement, optimized=True, **counts
+    traced, placement, optimized=True, **options
   )
   proto = context.context().config
   proto.isolate_session_state = True

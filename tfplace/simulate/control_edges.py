@@ -47,6 +47,16 @@ def simulated_order(placement: Placement) -> np.ndarray:
   return order[_orderable(graph)[order]]
 
 
+def turns(placement: Placement) -> dict[str, int]:
+  """Returns the turn of each op that `chains` has; ops of a unit share one."""
+  graph = placement.problem.graph
+  found: dict[str, int] = {}
+  for turn, op in enumerate(simulated_order(placement).tolist()):
+    name = graph.names[op]
+    found.update(dict.fromkeys(graph.members.get(name, (name,)), turn))
+  return found
+
+
 def op_order_to_json(placement: Placement) -> dict[str, list[str]]:
   """Returns the JSON entry of the op order; empty in order of arrival."""
   if placement.problem.order == ARRIVAL:

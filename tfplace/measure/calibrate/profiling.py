@@ -94,7 +94,9 @@ def profile(
     MeasurementError: the step could not be run.
   """
   measuring = harness.MeasurementHarness(
-    problem, traced, workers, **{"traced_steps": 9, **options}
+    *(problem, traced, workers),
+    merges=False,
+    **{"traced_steps": 9, **options},
   )
 
   def run(row: np.ndarray) -> tuple[Sequence[float], Sequence[messages.Trace]]:

@@ -10,7 +10,7 @@ order that agrees with all present and future edges, so they create no cycle.
 import heapq
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -49,6 +49,29 @@ def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
       count += 1
     last[op.device] = op
   return count
+
+
+def chain_calls(
+  graph: tf.Graph,
+  calls: Mapping[tf.Operation, Sequence[tf.Operation]],
+  turn_of: Callable[[tf.Operation], int | None],
+) -> None:
+  """Adds control edges between calls of units and the ops outside of them.
+
+  A call has the first turn of its ops.
+
+  Args:
+    calls: each call -> the ops of its unit, which no longer run.
+    turn_of: turn of an op, or None.
+  """
+  inside = {op for ops in calls.values() for op in ops}
+  turns = {}
+  for op in graph.get_operations():
+    found = (turn_of(one) for one in calls.get(op, [op]))
+    known = [turn for turn in found if turn is not None]
+    if known and op not in inside:
+      turns[op.name] = min(known)
+  chain_ops(graph, turns)
 
 
 def total_order(
