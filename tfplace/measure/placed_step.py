@@ -46,7 +46,7 @@ def step_request(
     optimized: field of `StepRequest`.
     **counts: numbers of steps; fields of `StepRequest`.
   """
-  graph_def = tf.compat.v1.GraphDef()
+  graph_def, names = tf.compat.v1.GraphDef(), traced.fetches
   graph = placement.problem.graph
   if graph.members and merges:
     turns = control_edges.turns(placement) if in_order else {}
@@ -69,7 +69,7 @@ def step_request(
     graph_def=initial.graph_def.SerializeToString(),
     initializers=initial.assignments,
     initializer_feeds=tuple(initial.feeds.items()),
-    fetches=traced.fetches,
+    fetches=dict(zip(names, traced.fetches, strict=True)),
     targets=traced.targets,
     optimized=optimized,
     **counts,

@@ -211,7 +211,7 @@ def request(graph_def: bytes, steps: int) -> messages.StepRequest:
     graph_def=graph_def,
     initializers=(),
     initializer_feeds=(),
-    fetches=(),
+    fetches={},
     targets=(LAST,),
     warmup=2,
     steps=steps,

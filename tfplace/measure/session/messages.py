@@ -113,7 +113,8 @@ class StepRequest:
     graph_def: serialized GraphDef with a device on every node and no feeds.
     initializers: nodes to run once before the first step.
     initializer_feeds: tensor to feed and its value, for each initializer.
-    fetches: tensors to fetch in one step before and one after all others.
+    fetches: name -> tensor to fetch in one step before and one after all
+      others.
     targets: nodes that every step runs.
     warmup: number of untimed steps.
     steps: number of timed steps.
@@ -130,7 +131,7 @@ class StepRequest:
   graph_def: bytes
   initializers: Sequence[str]
   initializer_feeds: Sequence[tuple[str, np.ndarray]]
-  fetches: Sequence[str]
+  fetches: Mapping[str, str]
   targets: Sequence[str]
   warmup: int
   steps: int

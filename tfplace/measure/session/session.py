@@ -208,7 +208,7 @@ def _targets(
   session: tf1.Session, request: messages.StepRequest
 ) -> list[tf.Operation]:
   graph = session.graph
-  fetched = [graph.get_tensor_by_name(f).op for f in request.fetches]
+  fetched = [graph.get_tensor_by_name(f).op for f in request.fetches.values()]
   nodes = [graph.get_operation_by_name(t) for t in request.targets]
   return list(dict.fromkeys([*fetched, *nodes]))
 
@@ -254,9 +254,8 @@ def _values(
   session: tf1.Session, request: messages.StepRequest
 ) -> dict[str, np.ndarray]:
   """Fetches values in an untimed step, because fetching takes time."""
-  fetches = list(request.fetches)
-  values, _ = session.run([fetches, list(request.targets)])
-  return {f: np.asarray(v) for f, v in zip(fetches, values, strict=True)}
+  values, _ = session.run([dict(request.fetches), list(request.targets)])
+  return {name: np.asarray(value) for name, value in values.items()}
 
 
 def _trace(
