@@ -54,6 +54,13 @@ BENCHMARKS = {
     "benchmarks.run_auto",
     (*_SMALL, "--models=unet", "--clusters=v100x2", "--microbatches=1,2"),
   ),
+  "fusion": Benchmark(
+    "benchmarks.run_fusion",
+    (
+      *("--evaluations=5", "--models=gpt_small", "--clusters=v100x2"),
+      "--precisions=fp32",
+    ),
+  ),
   "policy": Benchmark(
     "benchmarks.run_policy",
     ("--set=training", "--rows=^synthetic 2 ", "--budgets_s=1", "--alone_s=1"),

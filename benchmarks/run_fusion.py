@@ -105,7 +105,11 @@ def measured(
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
-  """Returns speedups over one GPU with XLA, by cluster and precision."""
+  """Returns speedups over one GPU with XLA, by cluster and precision.
+
+  The last column is the best of the ways without a search over `auto`, all with
+  XLA.
+  """
   of: dict[str, list[Mapping[str, Any]]] = {}
   for key, row in found["rows"].items():
     _, cluster, precision = key.split("/")
@@ -115,35 +119,32 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     *((compiles, column) for column in COLUMNS[1:] for compiles in (NONE, XLA)),
   )
   lines = [
-    [label, *(_speedup(rows, *way) for way in ways), _gain(rows)]
+    [
+      label,
+      len(rows),
+      *(
+        f"{_mean(_us(r, XLA, 'one device') / _us(r, *way) for r in rows):.2f}"
+        for way in ways
+      ),
+      lib.mean_and_least(
+        [
+          min(_us(row, XLA, column) for column in COLUMNS[:2])
+          / _us(row, XLA, "auto")
+          for row in rows
+        ]
+      ),
+    ]
     for label, rows in of.items()
   ]
-  heads = (
-    "devices",
-    *("one GPU without XLA", "data parallel without", "with XLA"),
-    *("`auto` without", "with XLA", "gain with XLA"),
-  )
+  heads = ("devices", "models", "one GPU, no XLA", "data parallel, no XLA")
+  heads += ("data parallel", "`auto`, no XLA", "`auto`", "gain")
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   return {"fusion": text}
 
 
-def _speedup(
-  rows: Iterable[Mapping[str, Any]], compiles: str, column: str
-) -> str:
-  return lib.mean_and_least(
-    [_us(row, XLA, "one device") / _us(row, compiles, column) for row in rows]
-  )
-
-
-def _gain(rows: Iterable[Mapping[str, Any]]) -> str:
-  """Returns the best of the other ways over `auto`, both with XLA."""
-  return lib.mean_and_least(
-    [
-      min(_us(row, XLA, column) for column in COLUMNS[:2])
-      / _us(row, XLA, "auto")
-      for row in rows
-    ]
-  )
+def _mean(values: Iterable[float]) -> float:
+  """Returns the geometric mean of ways that fit."""
+  return lib.geometric_mean(value for value in values if value > 0)
 
 
 def _us(row: Mapping[str, Any], compiles: str, column: str) -> float:

@@ -21,7 +21,7 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.core.recompute import is_clone
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes, op_order, unit_order, units
-from tfplace.extraction.traced import TracedStep
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE, TracedStep
 from tfplace.extraction.unit_checks import UNKNOWN_SHAPE, Lowering, refusal_note
 from tfplace.extraction.unit_functions import Unit, add_calls
 from tfplace.extraction.unit_order import Flow
@@ -52,7 +52,7 @@ def compile_units(
   results: Sequence[tf.Tensor],
   later: Iterable[tuple[int, int]],
   turn_of: Callable[[str], int | None],
-  batch_size: int = 0,
+  batch_size: int = DEFAULT_BATCH_SIZE,
 ) -> Compiled:
   """Replaces units by compiled calls in a function's graph while it is traced.
 
@@ -68,7 +68,7 @@ def compile_units(
     later: (earlier, later) positions of ops between which TensorFlow will add
       control edges.
     turn_of: turn of an op by name, or None in order of arrival.
-    batch_size: examples of a batch that the step takes, if known.
+    batch_size: examples of a batch that the step may take.
   """
   _pass_identities(graph)
   wanted = {tensor.ref() for tensor in results}

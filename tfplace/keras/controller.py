@@ -30,6 +30,7 @@ from tfplace.extraction import (
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.activations import recompute
 from tfplace.extraction.microbatches import microbatched_step
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import devices, host_memory, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.state import KINDS
@@ -147,13 +148,14 @@ class Controller:
       flat = keras.tree.flatten(result)
       tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
       step = self.plan.step if self.plan is not None else None
+      size = step.batch_size if step is not None else 0
       calls, tensors, refused = unit_calls.compile_units(
         graph,
         self._unit_of(planned),
         results=tensors,
         later=op_order.program_order(graph.get_operations()),
         turn_of=planned.turns.get,
-        batch_size=step.batch_size if step is not None else 0,
+        batch_size=size or DEFAULT_BATCH_SIZE,
       )
       if refused:
         self._note(unit_checks.refusal_note(refused, self._layer_of))
