@@ -54,10 +54,13 @@ def randomized(x):
   return x * tf.random.stateless_gamma((1, 4), [1, 2], 3.0)
 
 
-LAYERS = {
-  f.__name__: f
-  for f in (spline, positions, routed, grouped, suppressed, randomized)
-}
+def fixed(x):
+  """Takes batches of five only."""
+  return tf.reshape(2.0 * tf.reshape(x, (5, 2, 2)), (5, 4))
+
+
+REFUSED = (spline, positions, routed, grouped, suppressed, randomized)
+LAYERS = {f.__name__: f for f in (*REFUSED, fixed)}
 
 
 class Refused(keras.layers.Layer):
@@ -93,7 +96,7 @@ def losses(model):
   return model.fit(x, y, **options).history["loss"]
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", [f.__name__ for f in REFUSED])
 @pytest.mark.parametrize("is_given", [False, True])
 def test_step_runs_without_what_xla_refuses(kind, is_given):
   model = build(kind)
@@ -128,6 +131,15 @@ def test_note_names_op_and_layer(kind, is_given, op):
   losses(model)
   notes = "\n".join((*model.placement.notes, ""))
   assert op in notes
+
+
+def test_shapes_are_those_of_the_planned_batch():
+  model = build("fixed")
+  tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
+  with at.recorded(1) as ran:
+    losses(model)
+  assert sum(node.type.endswith("PartitionedCall") for node in ran) >= 3
+  assert not any("XLA" in note for note in model.placement.notes)
 
 
 def test_refused_unit_of_a_measured_step_is_not_compiled():
