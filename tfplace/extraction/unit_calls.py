@@ -209,12 +209,10 @@ def _redirect(
 def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
   """Returns copies of a function's ops, with the shapes of a full batch."""
   graph_def = graph.as_graph_def()
-  nodes = [node for node in graph_def.node if node.op != "Placeholder"]
-  for node in nodes:
-    node.attr.pop("_class", None)
+  kept = [node for node in graph_def.node if node.op != "Placeholder"]
+  names = [node.name for node in kept]
   del graph_def.node[:]
-  graph_def.node.extend(nodes)
-  names = [node.name for node in nodes]
+  graph_def.node.extend(_with_single_shapes(kept))
   own = {op.name: op for op in graph.get_operations()}
   for size in (_BATCH, batch_size):
     with tf.Graph().as_default():
@@ -281,6 +279,31 @@ def placed_calls(
     fetches=tuple(tensor.name for tensor in found.results),
     targets=tuple(targets),
   )
+
+
+def _with_single_shapes(
+  given: Sequence[nodes.NodeDef],
+) -> list[nodes.NodeDef]:
+  """Returns nodes that read `Shape` in place of `ShapeN`.
+
+  TensorFlow evaluates what follows from the first, but not from the other.
+  """
+  found = list(given)
+  shape_of: dict[tuple[str, int], str] = {}
+  for node in given:
+    node.attr.pop("_class", None)
+    for i, text in enumerate(node.input if node.op == "ShapeN" else ()):
+      if not text.startswith("^"):
+        one = type(node)(name=f"{node.name}/shape_{i}", op="Shape")
+        one.input.append(text)
+        for key in ("T", "out_type"):
+          one.attr[key].CopyFrom(node.attr[key])
+        shape_of[node.name, i] = one.name
+        found.append(one)
+  for node in given:
+    for i, text in enumerate(node.input):
+      node.input[i] = shape_of.get(nodes.split_tensor(text), text)
+  return found
 
 
 def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:

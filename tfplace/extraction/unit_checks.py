@@ -104,6 +104,10 @@ def _key(argument: _Argument) -> Any:
 
 def _known_value(tensor: tf.Tensor) -> np.ndarray | None:
   """Returns a small integer tensor that does not depend on inputs, or None."""
+  if tensor.op.type == "ShapeN":
+    shape = tensor.op.inputs[tensor.value_index].shape
+    known = shape.is_fully_defined()
+    return np.array(shape, tensor.dtype.as_numpy_dtype) if known else None
   size = tensor.shape.num_elements() or 0  # Unknown shapes are often of shapes.
   if not tensor.dtype.is_integer or size > _MOST_ELEMENTS:
     return None
