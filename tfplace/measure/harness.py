@@ -157,7 +157,8 @@ class MeasurementHarness:
       )
     self._on_stage(f"{self._doing}, building the graph")
     request = placed_step.step_request(
-      *(self._traced, placement),
+      self._traced,
+      placement,
       seed=self._seed,
       in_order=self._workers.runs_in_order
       or placement.problem.order != ARRIVAL,
