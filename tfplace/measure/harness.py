@@ -6,7 +6,7 @@ an evaluation that says so; the next one runs on fresh processes.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -102,7 +102,9 @@ class MeasurementHarness:
     self._share_s = measure_s  # share of the current placement
     self._on_stage = on_stage
     self._doing = ""
-    self._reference = _Reference(self._run, problem)
+    # Fetches with a NaN or infinity also with every op on one device: a model
+    # may produce them on generated inputs. None until that was tried.
+    self._broken: frozenset[str] | None = None
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
@@ -138,7 +140,7 @@ class MeasurementHarness:
     self.traces = ()
     try:
       reply = self._run(placement)
-      self._reference.check(placement, reply)
+      self._check_finite(placement, reply)
     except runtime.ChildError as error:
       return evaluations.failed(self.problem, error)
     self.traces = reply.traces
@@ -147,6 +149,30 @@ class MeasurementHarness:
     step = f"{result.step_time_us / 1e3:.1f} ms a step"
     self._on_stage(f"{self._doing}: {step}, {len(reply.step_us)} timed")
     return result
+
+  def _check_finite(
+    self, placement: Placement, reply: messages.StepReply
+  ) -> None:
+    """Raises a ChildError if a fetch is finite on one device but not here."""
+    broken, why = evaluations.non_finite(reply), ""
+    if not broken:
+      return
+    row = home_devices(self.problem)[self.problem.group_of]
+    home = Placement(self.problem, row.astype(np.int32))
+    if (placement.devices == home.devices).all():
+      self._broken = frozenset(broken)
+    elif self._broken is None:
+      try:
+        self._broken = frozenset(evaluations.non_finite(self._run(home)))
+      except runtime.ChildError as error:  # retried at the next NaN
+        why = f"which one device cannot be compared with: {error}"
+    new = [name for name in broken if name not in (self._broken or ())]
+    if new:
+      raise runtime.ChildError(
+        "non_finite",
+        f"measuring: {', '.join(map(repr, new))} has a NaN or an infinity,"
+        f" {why or 'and none with every op on one device'}",
+      )
 
   def _run(self, placement: Placement) -> messages.StepReply:
     if self._left_s <= 0:
@@ -219,47 +245,3 @@ def _check(
         f" of those to measure on: {', '.join(workers.device_names)}",
         device=device.name,
       )
-
-
-class _Reference:
-  """Reference run of the step on one device, made when first needed.
-
-  A model may produce NaNs on generated inputs wherever its ops run. A placement
-  is at fault only for numbers that are finite with every op on one device.
-  """
-
-  def __init__(
-    self,
-    run: Callable[[Placement], messages.StepReply],
-    problem: Problem,
-  ) -> None:
-    self._run = run
-    self._problem = problem
-    self._broken: frozenset[str] | None = None
-    self._why_unknown = ""
-
-  def check(self, placement: Placement, reply: messages.StepReply) -> None:
-    """Raises a ChildError if a fetch is finite on one device but not here."""
-    broken = evaluations.non_finite(reply)
-    if not broken:
-      return
-    row = home_devices(self._problem)[self._problem.group_of]
-    home = Placement(self._problem, row.astype(np.int32))
-    if (placement.devices == home.devices).all():
-      self._broken = frozenset(broken)
-    elif self._broken is None:
-      self._find(home)
-    new = [name for name in broken if name not in (self._broken or ())]
-    if new:
-      raise runtime.ChildError(
-        "non_finite",
-        f"measuring: {', '.join(map(repr, new))} has a NaN or an infinity,"
-        f" {self._why_unknown or 'and none with every op on one device'}",
-      )
-
-  def _find(self, home: Placement) -> None:
-    try:
-      self._broken = frozenset(evaluations.non_finite(self._run(home)))
-      self._why_unknown = ""
-    except runtime.ChildError as error:  # retried at the next NaN
-      self._why_unknown = f"which one device cannot be compared with: {error}"
