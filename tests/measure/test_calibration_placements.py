@@ -82,28 +82,3 @@ def test_peers_are_the_devices_of_the_kind_that_does_the_work():
     Cluster("c", (Device("a", "CPU"), Device("b", "CPU"))),
   )
   assert placements.peers(everywhere) == [0, 1]
-
-
-def test_balanced_devices_are_all_at_work(problem):
-  # Four chains: two on each device as soon as a message takes as much as an op.
-  row = placements.balanced(problem, (0, 1), message_us=2.0)
-  chains_of = [set(row[chain::WIDTH].tolist()) for chain in range(WIDTH)]
-  assert sorted(map(tuple, chains_of)) == [(0,), (0,), (1,), (1,)]
-  free = placements.balanced(problem, (0, 1), message_us=0.0)
-  assert np.bincount(free).tolist() == [DEPTH * WIDTH // 2] * 2
-
-
-def test_balanced_ops_are_allowed_and_groups_stay_together():
-  mixed = chains("GPU", "CPU")
-  row = placements.balanced(mixed, (0, 1), message_us=0.0)
-  assert mixed.allowed[np.arange(len(row)), row].all()
-  ops = [
-    OpSpec(
-      str(i), "Relu", {"CPU": 1.0}, [4.0], colocation="a" if i % 3 else None
-    )
-    for i in range(12)
-  ]
-  devices = (Device("d0", "CPU"), Device("d1", "CPU"))
-  together = Problem(build_graph("g", ops, []), Cluster("two", devices))
-  row = placements.balanced(together, (0, 1), message_us=0.0)
-  assert len({row[i] for i in range(12) if i % 3}) == 1

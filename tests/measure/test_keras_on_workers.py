@@ -8,6 +8,7 @@ from tfplace import cost
 from tfplace.core.problem import Problem
 from tfplace.extraction import trace_keras
 from tfplace.measure import OpenCluster
+from tfplace.plan.live_step import guesses
 from tfplace.simulate import Simulator
 
 BATCH, WIDTH = 4, 8
@@ -47,7 +48,7 @@ def test_split_training_has_keras_losses_and_a_full_profile(
   with quick_links():
     live = OpenCluster(workers.cluster(), workers)
   estimated = Problem(cost.op_graph(traced, live.cluster), live.cluster)
-  problem = live.profiled(estimated, traced, steps=3, traced_steps=2)
+  problem = live.profiled(estimated, traced, guesses, steps=3, traced_steps=2)
   assert not np.array_equal(problem.time_us, estimated.time_us)
   # Scattered at random: the numbers may not depend on where ops run.
   rng = np.random.default_rng(1)

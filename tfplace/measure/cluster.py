@@ -38,17 +38,18 @@ class OpenCluster:
     self,
     problem: Problem,
     traced: TracedStep,
+    guesses: calibration.Guesses,
+    *,
     measure_s: float = math.inf,
     on_stage: Progress = silent,
-    guesses: calibration.Guesses | None = None,
     **options: Any,
   ) -> Problem:
     """Replaces op times, overheads and links by measurements on this cluster.
 
     Args:
+      guesses: placements for the calibration; see `calibration.calibrated`.
       measure_s: seconds to run steps; the profile takes at most half of them.
       on_stage: called at the start of each stage.
-      guesses: placements for the calibration; see `calibration.calibrated`.
       **options: options of `MeasurementHarness`.
 
     Raises:
@@ -65,7 +66,7 @@ class OpenCluster:
     left_s = measure_s - (time.monotonic() - began)
     options |= {"merges": False, "measure_s": left_s}
     measuring = self.harness(timed, traced, **options)
-    return calibration.calibrated(timed, measuring, guesses=guesses)
+    return calibration.calibrated(timed, measuring, guesses)
 
   def refitted(
     self,

@@ -30,20 +30,18 @@ Guesses: TypeAlias = Callable[[Problem], np.ndarray]
 def calibrated(
   problem: Problem,
   harness: harness.MeasurementHarness,
-  seed: int = 0,
-  guesses: Guesses | None = None,
+  guesses: Guesses,
 ) -> Problem:
   """Fits the link costs to measured steps.
 
   Args:
     problem: a problem with measured op times and timed links. It is returned
       unchanged if it has one device or if no placement can be run.
-    guesses: placements that resemble those to predict; by default, all devices
-      are kept busy regardless of transfers.
+    guesses: placements that resemble those to predict; may be none.
   """
   if not problem.cluster.links:
     return problem
-  rows = samples(problem, seed, guesses)
+  rows = samples(problem, 0, guesses)
   return fit.fit_runs(problem, rows, harness.evaluate(rows)).of(problem)
 
 
@@ -92,25 +90,13 @@ def has_steps(measured: Evaluation, least: int) -> bool:
   return times is None or len(times) >= least
 
 
-def samples(
-  problem: Problem,
-  seed: int,
-  guesses: Guesses | None = None,
-) -> np.ndarray:
+def samples(problem: Problem, seed: int, guesses: Guesses) -> np.ndarray:
   """Returns [placements, num_ops] guesses, scattered ones and halves."""
   devices = placements.peers(problem)
-  guessed = guesses(problem) if guesses else ()
-  rows = np.asarray(guessed) if len(guessed) else _busy(problem, devices)
-  scattered = placements.scattered(problem, rows[-1], devices, _SCATTERED, seed)
-  halves = [placements.round_robin(problem, devices, runs) for runs in _RUNS]
-  return np.concatenate([rows, scattered, np.stack(halves)])
-
-
-def _busy(problem: Problem, devices: Sequence[int]) -> np.ndarray:
-  """Returns [2, num_ops] balanced placements with free and costly messages."""
-  message_us = max(
-    link.send_us + link.latency_us + link.recv_us
-    for link in problem.cluster.links
+  halves = np.stack(
+    [placements.round_robin(problem, devices, runs) for runs in _RUNS]
   )
-  rows = [placements.balanced(problem, devices, us) for us in (0.0, message_us)]
-  return np.stack(rows)
+  guessed = guesses(problem).reshape(-1, problem.graph.num_ops)
+  start = guessed[-1] if len(guessed) else halves[0]
+  scattered = placements.scattered(problem, start, devices, _SCATTERED, seed)
+  return np.concatenate([guessed, scattered, halves])

@@ -79,35 +79,3 @@ def with_variables_on(
   holds[problem.group_of[problem.graph.persistent_bytes > 0]] = True
   moves = holds & problem.group_allowed[:, device]
   return np.where(moves[problem.group_of], device, start).astype(np.int32)
-
-
-def balanced(
-  problem: Problem, devices: Sequence[int], message_us: float
-) -> np.ndarray:
-  """Places each op on the device where it can start first: [num_ops].
-
-  This is list scheduling in which every transfer takes `message_us`
-  microseconds. All devices are used, and cheaper messages use more of them. A
-  group follows its first op.
-  """
-  graph, group_of = problem.graph, problem.group_of
-  offsets, edges = graph.in_csr
-  at_home, allowed = home_devices(problem), problem.group_allowed
-  where = np.full(problem.num_groups, -1)
-  ends = np.zeros(graph.num_ops)
-  free = np.zeros(problem.cluster.num_devices)
-  for op in graph.topological_order.tolist():
-    group = group_of[op]
-    before = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
-    around = where[group_of[before]]
-    starts = {}
-    for device in (
-      [where[group]] if where[group] >= 0 else [*devices, at_home[group]]
-    ):
-      if allowed[group, device]:
-        there = ends[before] + message_us * (around != device)
-        starts[device] = max(free[device], there.max(initial=0.0))
-    device = min(starts, key=starts.__getitem__)
-    where[group] = device
-    ends[op] = free[device] = starts[device] + problem.time_us[op, device]
-  return where[group_of].astype(np.int32)
