@@ -123,13 +123,6 @@ def test_noise_and_outliers_leave_the_costs_of_the_devices():
     ), field
 
 
-def test_each_ordered_pair_is_timed_and_has_a_channel_of_its_own():
-  workers = SimulatedWorkers(NETWORK)
-  found = links.duplex_links(workers, (A, B))
-  assert [(link.src, link.dst) for link in found] == [(A, B), (B, A)]
-  assert {link.channel for link in found} == {None}
-
-
 def test_alike_processes_are_timed_once():
   workers = SimulatedWorkers(LOOPBACK)
   found = links.loopback_links(workers, (A, B, C))

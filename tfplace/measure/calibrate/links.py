@@ -114,18 +114,10 @@ def _products(device: str) -> list[tf.Tensor]:
   return result
 
 
-def duplex_links(
-  runner: runtime.Runtime, devices: Sequence[str]
-) -> tuple[Link, ...]:
-  """Measures links of ordered pairs; raises ChildError if a transfer fails."""
-  ways = itertools.permutations(devices, 2)
-  return tuple(measure(runner, *way) for way in ways)
-
-
 def loopback_links(
   runner: runtime.Runtime, devices: Sequence[str]
 ) -> tuple[Link, ...]:
-  """Measures one link for all pairs of equal processes on one host."""
+  """Measures one link for all pairs of equal devices on one host."""
   if len(devices) < 2:
     return ()
   link = measure(runner, *devices[:2])

@@ -217,7 +217,7 @@ class LocalDevices(runtime.Runtime):
 
   def _links(self, names: Sequence[str]) -> tuple[Link, ...]:
     if not self._gpus:
-      return links.duplex_links(self, names)
+      return links.loopback_links(self, names)
 
     def timer(loads: Sequence[buses.Load]) -> list[float]:
       request = buses.request(names, loads)
