@@ -239,9 +239,13 @@ def pin_to_cores(count: int) -> None:
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-  """Returns a table in Markdown."""
-  every = [heads, ["---"] * len(heads), *lines]
-  return "\n".join(f"| {' | '.join(map(str, line))} |" for line in every)
+  """Returns a table in Markdown, without columns that are all "-"."""
+  rows = [*lines]
+  kept = [i for i in range(len(heads)) if {row[i] for row in rows} != {"-"}]
+  shown = [
+    f"| {' | '.join(str(row[i]) for i in kept)} |" for row in (heads, *rows)
+  ]
+  return "\n".join([shown[0], "|" + "---|" * len(kept), *shown[1:]])
 
 
 def caption(found: Mapping[str, Any]) -> str:

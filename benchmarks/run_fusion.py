@@ -11,7 +11,7 @@ users have the step on one GPU with XLA, and data parallelism without.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from absl import flags
@@ -105,46 +105,43 @@ def measured(
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
-  """Returns speedups over one GPU with XLA, by cluster and precision.
+  """Returns mean speedups over one GPU with XLA, by cluster and precision.
 
   The last column is the best of the ways without a search over `auto`, all with
   XLA.
   """
-  of: dict[str, list[Mapping[str, Any]]] = {}
+  of: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
   for key, row in found["rows"].items():
     _, cluster, precision = key.split("/")
-    of.setdefault(f"`{cluster}`, {precision}", []).append(row)
-  ways = (
-    (NONE, "one device"),
-    *((compiles, column) for column in COLUMNS[1:] for compiles in (NONE, XLA)),
+    of.setdefault(cluster, {}).setdefault(precision, []).append(row)
+  ways: list[Callable[[Mapping[str, Any]], float]] = [
+    lambda row, way=way: _us(row, XLA, "one device") / _us(row, *way)
+    for way in (
+      (NONE, "one device"),
+      *((compiles, c) for c in COLUMNS[1:] for compiles in (NONE, XLA)),
+    )
+  ]
+  ways.append(
+    lambda row: (
+      min(_us(row, XLA, c) for c in COLUMNS[:2]) / _us(row, XLA, "auto")
+    )
   )
   lines = [
     [
-      label,
-      len(rows),
-      *(
-        f"{_mean(_us(r, XLA, 'one device') / _us(r, *way) for r in rows):.2f}"
-        for way in ways
-      ),
-      lib.mean_and_least(
-        [
-          min(_us(row, XLA, column) for column in COLUMNS[:2])
-          / _us(row, XLA, "auto")
-          for row in rows
-        ]
-      ),
+      f"{max(map(len, each.values()))} on `{cluster}`",
+      *(", ".join(_mean(map(way, r)) for r in each.values()) for way in ways),
     ]
-    for label, rows in of.items()
+    for cluster, each in of.items()
   ]
-  heads = ("devices", "models", "one GPU, no XLA", "data parallel, no XLA")
+  heads = ("models", "one GPU, no XLA", "data parallel, no XLA")
   heads += ("data parallel", "`auto`, no XLA", "`auto`", "gain")
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   return {"fusion": text}
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean(values: Iterable[float]) -> str:
   """Returns the geometric mean of ways that fit."""
-  return lib.geometric_mean(value for value in values if value > 0)
+  return f"{lib.geometric_mean(v for v in values if v > 0):.2f}"
 
 
 def _us(row: Mapping[str, Any], compiles: str, column: str) -> float:
