@@ -118,7 +118,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     lambda row, way=way: _us(row, XLA, "one device") / _us(row, *way)
     for way in (
       (NONE, "one device"),
-      *((compiles, c) for c in COLUMNS[1:] for compiles in (NONE, XLA)),
+      *((NONE, "data parallel"), (XLA, "data parallel"), (XLA, "auto")),
     )
   ]
   ways.append(
@@ -128,13 +128,13 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
   )
   lines = [
     [
-      f"{max(map(len, each.values()))} on `{cluster}`",
+      f"`{cluster}` ({max(map(len, each.values()))})",
       *(", ".join(_mean(map(way, r)) for r in each.values()) for way in ways),
     ]
     for cluster, each in of.items()
   ]
-  heads = ("models", "one GPU, no XLA", "data parallel, no XLA")
-  heads += ("data parallel", "`auto`, no XLA", "`auto`", "gain")
+  heads = ("devices", "one GPU, no XLA", "data parallel, no XLA")
+  heads += ("data parallel", "`auto`", "gain")
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   return {"fusion": text}
 
