@@ -59,7 +59,10 @@ class Lowering:
     arguments: list[_Argument] = []
     for tensor in unit.inputs:
       if tensor.dtype == tf.resource:
-        arguments.append(self._handle(tensor, _device_of(unit)))
+        handle = self._handle(tensor, _device_of(unit))
+        if handle is None:
+          return "", []
+        arguments.append(handle)
         continue
       copy = self._shaped[tensor.op.name].outputs[tensor.value_index]
       value = _known_value(copy)
@@ -74,14 +77,15 @@ class Lowering:
     error = self._errors[key]
     return error, _at_fault(unit, error) if error else []
 
-  def _handle(self, tensor: tf.Tensor, device: str) -> tf.Tensor:
-    """Returns the variable of a handle, or one like it."""
-    if tensor.ref() not in self._handles:
+  def _handle(self, tensor: tf.Tensor, device: str) -> tf.Tensor | None:
+    """Returns the handle of a variable, or of one like it, if any is known."""
+    if tensor.ref() not in self._handles and tensor.op.type == "VarHandleOp":
       shape, dtype = (tensor.op.get_attr(name) for name in ("shape", "dtype"))
       with context.eager_mode(), tf.device(device):
         self._stand_ins.append(tf.Variable(tf.zeros(shape, dtype)))
       self._handles[tensor.ref()] = self._stand_ins[-1].handle
-    return self._handles[tensor.ref()]
+    found = self._handles.get(tensor.ref())
+    return found if isinstance(found, tf.__internal__.EagerTensor) else None
 
 
 def _device_of(unit: Unit) -> str:
