@@ -174,12 +174,11 @@ def test_allowed_sets_are_the_distinct_rows_in_ascending_order():
   np.testing.assert_array_equal(of_group, inverse.reshape(-1))
 
 
-def test_other_groups_share_what_is_known_of_the_ops():
+def test_groups_of_a_problem_replace_those_of_its_graph():
   times = [{"GPU": 1.0, "CPU": 3.0}, {"CPU": 2.0}, {"GPU": 4.0, "CPU": 5.0}]
   ops = [OpSpec(f"op{i}", "MatMul", t, [8.0]) for i, t in enumerate(times)]
   problem = make(ops, [(0, 0, 1), (1, 0, 2)])
-  _ = problem.longest_path_us, problem.group_allowed, problem.starts
-  made = problem.with_groups(np.array([0, 1, 0]))
+  made = dataclasses.replace(problem, groups=np.array([0, 1, 0]))
   expected = Problem(
     build_graph(
       "g",
@@ -193,7 +192,8 @@ def test_other_groups_share_what_is_known_of_the_ops():
   )
   for name in ("group_of", "group_allowed", "earliest_start_us", "time_us"):
     np.testing.assert_array_equal(getattr(made, name), getattr(expected, name))
-  assert made.earliest_start_us is problem.earliest_start_us
+  with pytest.raises(PlacementError, match="its colocation group '0' is on"):
+    Placement(made, [0, 1, 1])
   # The first problem is as it was.
   assert (problem.group_of == [0, 1, 2]).all()
   assert problem.graph.colocation_names == ()

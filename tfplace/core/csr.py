@@ -1,4 +1,4 @@
-"""Rows of groups: compressed sparse rows (CSR), and sums."""
+"""Compressed sparse rows (CSR): offsets, sums, and topological order."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,3 +55,27 @@ def all_of_group(
     values: [num_rows, num_columns] bool.
   """
   return group_sums(group_of, ~values, num_groups) == 0.0
+
+
+def topological_order(
+  offsets: np.ndarray, successors: np.ndarray
+) -> np.ndarray:
+  """Sorts nodes topologically, producers first (Kahn's algorithm).
+
+  Args:
+    offsets: [num_nodes + 1] offsets into `successors`.
+    successors: [num_edges] successors of each node, grouped by producer.
+
+  Returns:
+    [num_nodes] int32 nodes; fewer if the graph has a cycle.
+  """
+  count = len(offsets) - 1
+  missing = np.bincount(successors, minlength=count).tolist()
+  after, bounds = successors.tolist(), offsets.tolist()
+  order = [i for i in range(count) if missing[i] == 0]
+  for node in order:  # The list grows while it is read, as a queue.
+    for successor in after[bounds[node] : bounds[node + 1]]:
+      missing[successor] -= 1
+      if missing[successor] == 0:
+        order.append(successor)
+  return np.array(order, np.int32)

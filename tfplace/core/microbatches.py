@@ -5,20 +5,18 @@ import functools
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tfplace.core.argument_checks import whole_number
+from tfplace.core.cluster import Cluster
 from tfplace.core.recompute import (
   NO_RECOMPUTATION,
   RecomputeConfig,
   recompute_of,
 )
 from tfplace.errors import ExtractionError, shown
-
-if TYPE_CHECKING:
-  from tfplace.core.cluster import Cluster
 
 AUTO = "auto"  # A number that is chosen together with the placement.
 SCOPE = "microbatch_"
@@ -145,7 +143,7 @@ class VariantConfig:
     """Returns whether the step has a single microbatch."""
     return self.count == 1
 
-  def over(self, cluster: "Cluster") -> "VariantConfig":
+  def over(self, cluster: Cluster) -> "VariantConfig":
     """Returns the step variant for the devices of a cluster, without CPUs.
 
     CPUs count where there are no other devices. A whole step, and a variant

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core import graph_checks, paths
+from tfplace.core import graph_checks
 from tfplace.core.argument_checks import check_number
-from tfplace.core.csr import csr, offsets_of
+from tfplace.core.csr import csr, offsets_of, topological_order
 from tfplace.errors import FormatError, TfplaceError, shown
 
 CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 
 XLA = "xla"  # Value of "compile" in `OpGraph.extra`: the graph is of units.
+UNIT = "Unit"  # Type of a unit, see `cost.fusion`.
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -188,7 +189,7 @@ class OpGraph:
   def topological_order(self) -> np.ndarray:
     """[num_ops] int32 positions, producers first."""
     offsets, edges = self.out_csr
-    return paths.topological_order(offsets, self.edge_dst[edges])
+    return topological_order(offsets, self.edge_dst[edges])
 
   @functools.cached_property
   def topological_position(self) -> np.ndarray:

@@ -5,15 +5,11 @@ is fixed in advance. A chain of control edges per device enforces a rank order
 in both the simulator and TensorFlow's executor.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from tfplace.core.op_graph import OpGraph
 from tfplace.core.paths import longest_paths, upward_ranks
 from tfplace.errors import ProblemError, shown
-
-if TYPE_CHECKING:
-  from tfplace.core.op_graph import OpGraph
 
 # (ready time, position): rule 2 (device) of docs/simulation.md
 ARRIVAL = "arrival"
@@ -33,7 +29,7 @@ def check_order(order: str, among: tuple[str, ...] = ORDERS) -> None:
     )
 
 
-def resolved(order: str, graph: "OpGraph") -> str:
+def resolved(order: str, graph: OpGraph) -> str:
   """Resolves "auto" for a whole step, which runs in order of arrival."""
   is_whole = graph.num_microbatches == 1
   return ARRIVAL if order == AUTO and is_whole else order
@@ -45,7 +41,7 @@ def order_to_json(order: str) -> dict[str, str]:
 
 
 def ranks(
-  graph: "OpGraph", op_us: np.ndarray, position: np.ndarray | None = None
+  graph: OpGraph, op_us: np.ndarray, position: np.ndarray | None = None
 ) -> np.ndarray:
   """Returns the static execution rank of each op, [num_ops] int64.
 
@@ -69,7 +65,7 @@ def ranks(
   return result
 
 
-def _turns(graph: "OpGraph") -> np.ndarray:
+def _turns(graph: OpGraph) -> np.ndarray:
   """Returns the turn of each op, [num_ops].
 
   First come shared ops that microbatches depend on, such as reads of variables,
@@ -84,7 +80,7 @@ def _turns(graph: "OpGraph") -> np.ndarray:
   return np.where(is_first, _FIRST, turn)
 
 
-def _prepares(graph: "OpGraph") -> np.ndarray:
+def _prepares(graph: OpGraph) -> np.ndarray:
   """Returns [num_ops] bool: ops of microbatches that prepare the fed batch.
 
   They take a microbatch's rows, cast them or derive no more bytes from them,
@@ -104,7 +100,7 @@ def _prepares(graph: "OpGraph") -> np.ndarray:
 
 
 def _any(
-  graph: "OpGraph", edges: np.ndarray, backward: bool = False
+  graph: OpGraph, edges: np.ndarray, backward: bool = False
 ) -> np.ndarray:
   """Returns [num_ops] bool: a path to (or from) the op has a marked edge."""
   return longest_paths(graph, edges.astype(float), backward=backward) > 0

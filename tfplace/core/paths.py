@@ -1,39 +1,12 @@
 """Graph algorithms shared by several packages, in plain NumPy."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-  from tfplace.core.op_graph import OpGraph
-
-
-def topological_order(
-  offsets: np.ndarray, successors: np.ndarray
-) -> np.ndarray:
-  """Sorts nodes topologically, producers first (Kahn's algorithm).
-
-  Args:
-    offsets: [num_nodes + 1] offsets into `successors`.
-    successors: [num_edges] successors of each node, grouped by producer.
-
-  Returns:
-    [num_nodes] int32 nodes; fewer if the graph has a cycle.
-  """
-  count = len(offsets) - 1
-  missing = np.bincount(successors, minlength=count).tolist()
-  after, bounds = successors.tolist(), offsets.tolist()
-  order = [i for i in range(count) if missing[i] == 0]
-  for node in order:  # The list grows while it is read, as a queue.
-    for successor in after[bounds[node] : bounds[node + 1]]:
-      missing[successor] -= 1
-      if missing[successor] == 0:
-        order.append(successor)
-  return np.array(order, np.int32)
+from tfplace.core.op_graph import OpGraph
 
 
 def longest_paths(
-  graph: "OpGraph", *edge_us: np.ndarray, backward: bool = False
+  graph: OpGraph, *edge_us: np.ndarray, backward: bool = False
 ) -> np.ndarray:
   """Returns the longest path to (or from) each op, [num_ops] float64.
 
@@ -60,7 +33,7 @@ def longest_paths(
   return np.array(result)
 
 
-def downward_ranks(graph: "OpGraph", op_us: np.ndarray) -> np.ndarray:
+def downward_ranks(graph: OpGraph, op_us: np.ndarray) -> np.ndarray:
   """Returns the longest path to each op's start, [num_ops] microseconds.
 
   This is the earliest start (ASAP) with free communication, where each op takes
@@ -70,7 +43,7 @@ def downward_ranks(graph: "OpGraph", op_us: np.ndarray) -> np.ndarray:
 
 
 def upward_ranks(
-  graph: "OpGraph",
+  graph: OpGraph,
   op_us: np.ndarray,
   us_per_byte: float = 0.0,
   latency_us: float = 0.0,
@@ -92,7 +65,7 @@ def upward_ranks(
 
 
 def transfers(
-  graph: "OpGraph", where: np.ndarray, among: np.ndarray | None = None
+  graph: OpGraph, where: np.ndarray, among: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
   """Lists the transfers of a placement: one per output and destination.
 

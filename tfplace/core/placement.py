@@ -186,7 +186,7 @@ def _check_colocation(problem: Problem, devices: np.ndarray) -> None:
   if bad.any():
     op = int(bad.argmax())
     names, cluster = problem.graph.names, problem.cluster
-    group = problem.graph.colocation_names[problem.graph.colocation[op]]
+    group = problem.group_name(op)
     raise PlacementError(
       f"op {names[op]!r} is on {cluster.devices[devices[op]].name} but"
       f" {names[first[op]]!r} of its colocation group {group!r} is on"

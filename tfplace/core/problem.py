@@ -1,6 +1,5 @@
 """A placement problem: a graph, a cluster, and the derived constraints."""
 
-import copy
 import dataclasses
 import functools
 
@@ -12,9 +11,6 @@ from tfplace.core.cluster import Cluster
 from tfplace.core.csr import all_of_group, csr
 from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ProblemError
-
-# Cached properties that depend on the groups.
-_OF_GROUPS = ("group_of", "group_allowed", "allowed_sets", "group_ops")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,6 +29,8 @@ class Problem:
     order: execution order of ready ops, one of `tfplace.core.order.ORDERS`.
     off_cpu: [num_ops] bool, ops that no CPU may run, or None for none. They run
       on other devices.
+    groups: [num_ops] labels of groups, from 0 on, in place of the colocation
+      groups of the graph; None takes these.
 
   Raises:
     ProblemError: an op or a whole colocation group cannot run on any device,
@@ -45,6 +43,7 @@ class Problem:
   proven_us: float = 0.0
   order: str = orders.ARRIVAL
   off_cpu: np.ndarray | None = None
+  groups: np.ndarray | None = None
 
   def __post_init__(self) -> None:
     orders.check_order(self.order)
@@ -57,16 +56,13 @@ class Problem:
         f" cluster {self.cluster.name!r}",
         op=name,
       )
-    self._check_groups()
-
-  def _check_groups(self) -> None:
     stuck = np.flatnonzero(~self.group_allowed.any(axis=1))
     if len(stuck):
       op = int(np.flatnonzero(self.group_of == stuck[0])[0])
-      group = self.graph.colocation_names[self.graph.colocation[op]]
       raise ProblemError(
-        f"colocation group {group!r} (op {self.graph.names[op]!r} and others)"
-        f" has no device of cluster {self.cluster.name!r} that runs all of it",
+        f"colocation group {self.group_name(op)!r} (op"
+        f" {self.graph.names[op]!r} and others) has no device of cluster"
+        f" {self.cluster.name!r} that runs all of it",
         op=self.graph.names[op],
       )
 
@@ -89,33 +85,11 @@ class Problem:
 
   def without_derived(self) -> "Problem":
     """Returns a copy without cached values, to be sent to another process."""
-    graph = dataclasses.replace(self.graph)
-    cluster = dataclasses.replace(self.cluster)
-    return Problem(graph, cluster, self.proven_us, self.order)
-
-  def with_groups(self, group_of: np.ndarray) -> "Problem":
-    """Returns the problem with other colocation groups.
-
-    What is known of the ops is shared, not computed again.
-
-    Args:
-      group_of: [num_ops] label of each op, from 0 on; the result numbers its
-        groups by their first op.
-
-    Raises:
-      ProblemError: A group cannot run on any device.
-    """
-    count = int(group_of.max(initial=-1)) + 1
-    result, graph = copy.copy(self), copy.copy(self.graph)
-    colocation = group_of.astype(graph.colocation.dtype)
-    colocation.setflags(write=False)
-    graph.__dict__["colocation"] = colocation
-    graph.__dict__["colocation_names"] = tuple(map(str, range(count)))
-    result.__dict__["graph"] = graph
-    for name in _OF_GROUPS:
-      result.__dict__.pop(name, None)
-    result._check_groups()
-    return result
+    return dataclasses.replace(
+      self,
+      graph=dataclasses.replace(self.graph),
+      cluster=dataclasses.replace(self.cluster),
+    )
 
   def priorities(self, position: np.ndarray | None = None) -> np.ndarray:
     """Returns [num_ops] int64 priorities; the smallest ready op runs first.
@@ -157,15 +131,20 @@ class Problem:
   @functools.cached_property
   def group_of(self) -> np.ndarray:
     """[num_ops] int32 group of each op."""
-    colocation = self.graph.colocation
-    free = colocation < 0
-    keys = np.where(
-      free, len(self.graph.colocation_names) + np.arange(len(free)), colocation
-    )
+    keys, graph = self.groups, self.graph
+    if keys is None:
+      alone = len(graph.colocation_names) + np.arange(graph.num_ops)
+      keys = np.where(graph.colocation < 0, alone, graph.colocation)
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first, kind="stable")] = np.arange(len(first))
     return rank[inverse.reshape(-1)]
+
+  def group_name(self, op: int) -> str:
+    """Returns the name of the group of an op that shares its device."""
+    if self.groups is not None:
+      return str(self.groups[op])
+    return self.graph.colocation_names[self.graph.colocation[op]]
 
   @property
   def num_groups(self) -> int:

@@ -72,7 +72,7 @@ class Decisions:
     problem = self.problem
     if self.num_decisions == problem.num_groups:
       return problem
-    return problem.with_groups(self.decision_of)
+    return dataclasses.replace(problem, groups=self.decision_of)
 
   def _of_first_op(self, label: np.ndarray) -> np.ndarray:
     """Returns [num_decisions] int32 labels of each decision's first op."""

@@ -18,10 +18,6 @@ TRANSFER_COLOR, MESSAGE_COLOR, CRITICAL_COLOR = ORANGE, VERMILLION, BLACK
 OTHER_COLOR = "#c4c8ce"
 _TYPE_COLORS = (BLUE, SKY, GREEN, PINK, YELLOW)
 MAX_MICROBATCHES = 12  # number of colors; beyond that, neighbors share one
-# Lightness grows from purple to yellow, as in Viridis (S. van der Walt and N.
-# Smith, 2015), so the order is visible with any color vision. The start is
-# lighter and the scale has more blue, so neighbors differ more.
-_ANCHORS = ("#6a2c91", "#3f5fc0", "#1f93a8", "#2fb673", "#95c93d", "#e3c71c")
 _LIGHTER = 0.55  # fraction of the way to white
 
 
@@ -113,21 +109,16 @@ def _name(numbers: Sequence[int]) -> str:
 
 
 def sequential(count: int) -> list[str]:
-  """Returns [count] colors with a visible order."""
-  anchors = np.array([_channels(color) for color in _ANCHORS])
-  at = np.linspace(0, len(anchors) - 1, max(count, 2))[:count]
-  rgb = [np.interp(at, range(len(anchors)), part) for part in anchors.T]
-  return [_hex(color) for color in zip(*rgb, strict=True)]
+  """Returns [count] colors whose order is visible with any color vision."""
+  from matplotlib import colormaps, colors
 
-
-def _channels(color: str) -> list[int]:
-  return [int(color[i : i + 2], 16) for i in (1, 3, 5)]
-
-
-def _hex(channels: Sequence[float]) -> str:
-  return "#" + "".join(f"{round(x):02x}" for x in channels)
+  scale = colormaps["viridis"](np.linspace(0.1, 0.95, count))
+  return [colors.to_hex(color) for color in scale]
 
 
 def lighter(color: str) -> str:
   """Returns the color of a forward pass, given its backward pass's color."""
-  return _hex([x + _LIGHTER * (255 - x) for x in _channels(color)])
+  from matplotlib import colors
+
+  rgb = np.array(colors.to_rgb(color))
+  return colors.to_hex(rgb + _LIGHTER * (1 - rgb))

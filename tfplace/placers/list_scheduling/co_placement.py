@@ -4,6 +4,7 @@ Baechi (Jeon et al., SoCC 2020) places an op with its only consumer and a
 gradient op with its forward op. The rules chain.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -59,7 +60,7 @@ def co_placed(
         sets.join(op, forward)
   root = sets.roots()
   _, group = np.unique(root[problem.group_of], return_inverse=True)
-  return problem.with_groups(group)
+  return dataclasses.replace(problem, groups=group)
 
 
 def only_consumers(graph: OpGraph) -> np.ndarray:

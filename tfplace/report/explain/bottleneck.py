@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.core.cluster import MESSAGE_COSTS, Cluster
-from tfplace.core.csr import csr
-from tfplace.core.paths import topological_order
+from tfplace.core.csr import csr, topological_order
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.report.rows import DEVICE, step_rows
