@@ -5,6 +5,7 @@ there are no global flags.
 """
 
 import contextlib
+import functools
 import importlib
 import os
 import signal
@@ -81,6 +82,20 @@ _MOST_CHARACTERS = 2000  # Length of an error message.
 _HELP = frozenset({"--help", "-h", "--helpfull", "--helpshort"})
 
 
+def command(
+  about: str,
+  define: Callable[[flags.FlagValues], None],
+  main: Callable[[flags.FlagValues], None],
+) -> Callable[..., int]:
+  """Returns the console script of a module; see `run_command`.
+
+  Args:
+    about: docstring of the module: the name, a colon, and the description.
+  """
+  name, _, description = about.partition(": ")
+  return functools.partial(run_command, name, description, define, main)
+
+
 def run_command(
   name: str,
   description: str,
@@ -91,7 +106,7 @@ def run_command(
   """Parses flags, runs a command, and reports errors in one line.
 
   Args:
-    description: first paragraph of `--help`.
+    description: first paragraphs of `--help`.
     main: the command; raises `TfplaceError` for errors of the user.
     argv: arguments without the program's name. None takes those of the process.
 

@@ -1,7 +1,8 @@
 """tfplace-doctor: tells whether this installation works, and what to do.
 
-A child process imports the libraries, lists the devices and trains a small
-placed model, because an import may end the process.
+Shows devices, libraries, extras and caches as tfplace sees them, and trains a
+small placed model beside an unplaced one, in a child process, because an import
+may end it. Exits with 1 if something that tfplace needs is broken.
 """
 
 import contextlib
@@ -27,12 +28,6 @@ if TYPE_CHECKING:
   import keras
   from absl import flags
 
-_NAME = "tfplace-doctor"
-_DESCRIPTION = (
-  "Shows devices, libraries, extras and caches as tfplace sees them, and trains"
-  " a small placed model beside an unplaced one. Exits with 1 if something that"
-  " tfplace needs is broken."
-)
 _TIMEOUT_S = 420.0  # A first start compiles for a minute.
 _SAME = 1e-4  # Relative difference of losses, which float32 explains.
 _MARK = "tfplace-doctor:"  # Starts a line of the child with a fact as JSON.
@@ -337,12 +332,12 @@ def run(argv: Sequence[str] | None = None) -> int:
   except Exception as error:  # A broken library raises anything on import.
     name = getattr(error, "name", None) or "a library"
     print(
-      f"{_NAME}: error: 1 broken: {name} cannot be imported ({error}):"
+      f"tfplace-doctor: error: 1 broken: {name} cannot be imported ({error}):"
       " pip install --force-reinstall tfplace",
       file=sys.stderr,
     )
     return 1
-  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
+  return cli.command(__doc__, _define, _main)(argv)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
-"""tfplace-estimate: memory, step time and the devices that a step needs."""
+"""tfplace-estimate: estimates a step without a search.
+
+Shows parameters, memory at its peak by part and layer, step time and share of
+the peak on one device of every GPU preset or of --cluster, and the fewest
+devices that hold it, whole and in microbatches. --largest_batch finds the
+largest batch that fits on --cluster.
+"""
 
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -22,14 +27,6 @@ from tfplace.report.table import estimate_tables
 if TYPE_CHECKING:
   from tfplace.plan.estimate.cards import Card
   from tfplace.plan.model_source import ModelSource
-
-_DESCRIPTION = (
-  "Estimates a step without a search: parameters, memory at its peak by part"
-  " and layer, step time and share of the peak on one device of every GPU"
-  " preset or of --cluster, and the fewest devices that hold it, whole and in"
-  " microbatches. --largest_batch finds the largest batch that fits on"
-  " --cluster."
-)
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -172,10 +169,7 @@ def _precision(values: flags.FlagValues) -> str | None:
   return values.precision[0] if values.precision else None
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command("tfplace-estimate", _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())

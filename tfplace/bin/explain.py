@@ -1,8 +1,12 @@
-"""tfplace-explain: explains the step time of a placement."""
+"""tfplace-explain: explains the step time of a placement.
+
+Shows its critical path, its bottleneck, the effect of faster links, and its
+ratio to the proven bound. A microbatched step also has its bubble and its
+limits.
+"""
 
 import json
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 from rich.text import Text
@@ -11,12 +15,6 @@ from tfplace import bounds, core
 from tfplace.bin import cli, sources
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
-
-_DESCRIPTION = (
-  "Explains the step time of a placement: its critical path, its bottleneck,"
-  " the effect of faster links, and its ratio to the proven bound. A"
-  " microbatched step also has its bubble and its limits."
-)
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -40,10 +38,7 @@ def _main(values: flags.FlagValues) -> None:
     screen.print(table.to_rich(), soft_wrap=True)
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command("tfplace-explain", _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())

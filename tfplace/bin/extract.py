@@ -1,18 +1,16 @@
-"""tfplace-extract: writes a model's dataflow graph with its costs."""
+"""tfplace-extract: writes a model's dataflow graph with its costs.
+
+The graph of the model's step has the cost of every op on the device kinds of
+--cluster. It is written as tfplace.graph.v1.
+"""
 
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 
 from tfplace import formats
 from tfplace.bin import cli, sources
 from tfplace.formats import files
-
-_DESCRIPTION = (
-  "Extracts the dataflow graph of a model's step, with the cost of every op"
-  " on the device kinds of --cluster, and writes it as tfplace.graph.v1."
-)
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -33,10 +31,7 @@ def _main(values: flags.FlagValues) -> None:
   )
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command("tfplace-extract", _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())

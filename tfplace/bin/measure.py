@@ -1,9 +1,12 @@
-"""tfplace-measure: runs a placed graph on real devices and times it."""
+"""tfplace-measure: runs a placed graph on real devices and times it.
+
+Times steps on --cluster (workers:N, gpus, a hosts file or a cluster resolver)
+after a warm-up, and writes the measured evaluation.
+"""
 
 import math
 import sys
 import time
-from collections.abc import Sequence
 
 from absl import flags
 
@@ -11,11 +14,6 @@ from tfplace import bounds, core, formats
 from tfplace.bin import cli, outputs, sources, tasks
 
 _NAME = "tfplace-measure"
-_DESCRIPTION = (
-  "Runs a placed graph on the real devices of --cluster (workers:N, gpus, a"
-  " hosts file or a cluster resolver), times its steps after a warm-up, and"
-  " writes the measured evaluation."
-)
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -106,10 +104,7 @@ def _beside_bound(evaluation: core.Evaluation) -> str:
   )
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())

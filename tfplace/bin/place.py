@@ -1,9 +1,12 @@
-"""tfplace-place: finds a placement and compares it with baselines."""
+"""tfplace-place: finds a device for every op of a model's step.
+
+Prints its predicted step time (with --measure also the measured one) beside the
+baselines, and writes the placement and the placed graph.
+"""
 
 import dataclasses
 import math
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -40,11 +43,6 @@ if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
 
 _NAME = "tfplace-place"
-_DESCRIPTION = (
-  "Finds a device for every op of a model's step, prints its predicted step"
-  " time (with --measure also the measured one) beside the baselines, and"
-  " writes the placement and the placed graph."
-)
 _BASELINES = ("single", "cpu", "expert")
 
 
@@ -329,10 +327,7 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
   ]
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())

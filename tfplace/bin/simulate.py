@@ -1,18 +1,16 @@
-"""tfplace-simulate: simulates one placement of a graph."""
+"""tfplace-simulate: simulates one step of a placed graph.
+
+Follows the rules of docs/simulation.md, and writes the evaluation of the step,
+a Perfetto trace and a timeline picture.
+"""
 
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 
 from tfplace import bounds, core
 from tfplace.bin import cli, outputs, sources
 from tfplace.simulate import Simulator
-
-_DESCRIPTION = (
-  "Simulates one step of a placed graph by the rules of docs/simulation.md, and"
-  " writes its evaluation, a Perfetto trace and a timeline picture."
-)
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -38,10 +36,7 @@ def _main(values: flags.FlagValues) -> None:
   outputs.print_evaluation(evaluation)
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command("tfplace-simulate", _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())

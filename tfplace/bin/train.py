@@ -1,7 +1,8 @@
 """tfplace-train: trains or fine-tunes a learned policy.
 
-Training runs in its own process: TF-GNN and tf-agents need Keras 2, which is
-selected for a whole process before TensorFlow is imported.
+Training is imitation of searched placements (for ordered, of simulated changes
+that gain), then reinforcement learning. A run with the same --checkpoint_dir
+continues from the last checkpoint.
 """
 
 import dataclasses
@@ -29,11 +30,6 @@ from tfplace.training.config import TrainConfig
 if TYPE_CHECKING:
   from tfplace.training.trainer import Trainer
 
-_DESCRIPTION = (
-  "Trains a policy by imitation of searched placements (for ordered, of"
-  " simulated changes that gain), then by reinforcement learning. A run with"
-  " the same --checkpoint_dir continues from the last checkpoint."
-)
 _REWARDS = ("simulate", "measure")
 _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
 # Share of the time of such a run for a search for placements to change.
@@ -229,6 +225,8 @@ def _main(values: flags.FlagValues) -> None:
 
 
 def _run(values: flags.FlagValues, until: float) -> None:
+  # TF-GNN and tf-agents need Keras 2, which is selected for a whole process
+  # before TensorFlow is imported.
   if values.reward == "measure":
     process.enter_training_process()
     with live_step.measured_problems(
@@ -319,10 +317,7 @@ def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
   console.Console().print(rows)
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command("tfplace-train", _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())

@@ -1,8 +1,19 @@
-"""tfplace-worker: serves this machine's devices to other machines."""
+"""tfplace-worker: serves this machine's devices to other machines.
+
+Starts one TensorFlow worker, prints its address in one line, and serves until
+SIGTERM or SIGINT. Name the addresses of all workers in a tfplace.hosts.v1 file,
+and pass it to tfplace-place or tfplace-measure as --cluster. With
+--cluster=tf_config or slurm, every task of a job finds its own address.
+
+WARNING: TensorFlow's protocol has no authentication and no encryption. Anyone
+who reaches the port can run any TensorFlow op as this user, including ops that
+read and write files. Bind to loopback (and connect machines by SSH tunnels), or
+to a network in which every host is trusted, but never to an address that the
+Internet can reach.
+"""
 
 import contextlib
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 
@@ -11,17 +22,6 @@ from tfplace.measure.remote import serving, workers
 from tfplace.measure.remote import tasks as remote_tasks
 
 _NAME = "tfplace-worker"
-_DESCRIPTION = (
-  "Starts one TensorFlow worker, prints its address in one line, and serves"
-  " until SIGTERM or SIGINT. Name the addresses of all workers in a"
-  " tfplace.hosts.v1 file, and pass it to tfplace-place or tfplace-measure as"
-  " --cluster. With --cluster=tf_config or slurm, every task of a"
-  " job finds its own address. WARNING: TensorFlow's protocol has no"
-  " authentication and no encryption. Anyone who reaches the port can run any"
-  " TensorFlow op as this user, including ops that read and write files. Bind"
-  " to loopback (and connect machines by SSH tunnels), or to a network in which"
-  " every host is trusted, but never to an address that the Internet can reach."
-)
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -78,10 +78,7 @@ def _say_ready(address: str) -> None:
   print(f"{_NAME}: serving on {address}", flush=True)
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-  """Runs the console script and returns its exit code."""
-  return cli.run_command(_NAME, _DESCRIPTION, _define, _main, argv)
-
+run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":
   sys.exit(run())
