@@ -27,12 +27,11 @@ from benchmarks import kernel_data, lib
 from benchmarks.kernel_data import NAMES, TENSOR, Rows
 from benchmarks.lib import Options
 from tfplace.bin import cli
-from tfplace.cost.kernels import convolution, gemm, memory_bound, parameters
+from tfplace.cost.kernels import convolution, gemm, parameters
 from tfplace.cost.kernels.convolution import ConvolutionParameters
 from tfplace.cost.kernels.correction import Forest
 from tfplace.cost.kernels.gemm import GemmParameters
-from tfplace.cost.kernels.memory_bound import MemoryParameters
-from tfplace.cost.kernels.rates import Limits
+from tfplace.cost.kernels.rates import Limits, MemoryParameters, memory_us
 
 OPTIONS = Options("fit_kernel_costs", __doc__)
 OPTIONS.add("data", None, "gpu_kernels.csv.gz to fit to.")
@@ -47,7 +46,6 @@ _LEAST_US = 60.0  # of an fp32 row that is fitted: below, it is a launch
 _LARGE_US = {TENSOR: 20.0}
 _LARGE_FP32_US = 100.0
 _SCALE = 0.08  # of log errors: larger ones count less than their square
-_RIDGE = 1e-1  # per row, of corrections of rows
 # Chosen by cross-validation on rows that may be fitted. Products on tensor
 # cores need few trees: more do not help on a GPU that was left out.
 _FOREST = {
@@ -133,24 +131,6 @@ class Clock(NamedTuple):
 
 _CLOCK = [(35.0, 5.0, 60.0), (5.0, 0.0, 15.0)]
 _NO_CLOCK = Clock(0.0, 0.0)  # of kernels that were captured in a graph
-
-
-def correct(
-  features: np.ndarray, time_us: np.ndarray, measured_us: np.ndarray
-) -> list[float]:
-  """Coefficients that make the mean absolute percentage error small.
-
-  Reweighted least squares of log errors, with the weights of |p / m - 1|.
-  """
-  target = np.log(measured_us / time_us)
-  weights = np.ones(len(target))
-  ridge = _RIDGE * len(target) * np.eye(features.shape[1])
-  for _ in range(15):
-    weighted = features * weights[:, None]
-    found = np.linalg.solve(weighted.T @ features + ridge, weighted.T @ target)
-    error = features @ found - target
-    weights = np.exp(np.clip(error, -1, 1) / 2) / np.maximum(abs(error), 0.03)
-  return [round(float(value), 5) for value in found]
 
 
 def grow(
@@ -308,7 +288,7 @@ def fit_bandwidth(rows: Rows) -> tuple[Fit, Limits]:
   def predicted(of: Rows, x: np.ndarray) -> np.ndarray:
     rates = kernel_data.rates_of(of.gpu, _limits(*x[:2]))
     num_bytes = kernel_data.bytes_of(of)
-    time_us = memory_bound.analytic_us(num_bytes, rates, memory)
+    time_us = memory_us(num_bytes, rates, memory)
     return Clock(*x[2:]).measured(time_us)
 
   bounds = [(0.9, 0.6, 0.98), (0.75, 0.5, 0.98), *_CLOCK]
@@ -331,33 +311,16 @@ def _limits(share: float, old_share: float) -> Limits:
 def fit_rows(rows: Rows, limits: Limits) -> Fit:
   """Softmax."""
 
-  def analytic(of: Rows, memory: MemoryParameters) -> np.ndarray:
+  def predicted(of: Rows, x: np.ndarray) -> np.ndarray:
     rates = kernel_data.rates_of(of.gpu, limits)
-    return memory_bound.analytic_us(kernel_data.bytes_of(of), rates, memory)
+    memory = MemoryParameters(x[0], LATENCY_OF_ROWS_US)
+    time_us = memory_us(kernel_data.bytes_of(of), rates, memory)
+    return Clock(*x[1:]).measured(time_us)
 
-  def residuals(x: np.ndarray) -> np.ndarray:
-    time_us = analytic(rows, MemoryParameters(x[0], LATENCY_OF_ROWS_US))
-    return np.log(Clock(*x[1:]).measured(time_us) / rows.latency_us)
-
-  x = solve(residuals, [(0.7, 0.2, 1.0), *_CLOCK])
-  memory, clock = MemoryParameters(x[0], LATENCY_OF_ROWS_US), Clock(*x[1:])
-  large = rows.part(rows.latency_us > 1.3 * clock.floor_us)
-  rates = kernel_data.rates_of(large.gpu, limits)
-  correction = correct(
-    memory_bound.features(large.dims.T, rates),
-    analytic(large, memory),
-    clock.kernel(large.latency_us),
-  )
-  fitted = dataclasses.replace(memory, correction=correction)
-
-  def predict(of: Rows) -> np.ndarray:
-    rates = kernel_data.rates_of(of.gpu, limits)
-    time_us = memory_bound.times_us(
-      kernel_data.bytes_of(of), of.dims.T, rates, fitted
-    )
-    return clock.measured(time_us)
-
-  return Fit(fitted, clock, predict)
+  bounds = [(0.7, 0.2, 1.0), *_CLOCK]
+  x = solve(lambda x: np.log(predicted(rows, x) / rows.latency_us), bounds)
+  memory = MemoryParameters(x[0], LATENCY_OF_ROWS_US)
+  return Fit(memory, Clock(*x[1:]), lambda of: predicted(of, x))
 
 
 def fit_all(data: dict[str, Rows]) -> tuple[dict[str, Fit], Limits]:

@@ -2,9 +2,8 @@
 
 Reads the published rows of `--data` (not part of the project), traces each
 model, costs it with kernel costs, and simulates the step on the GPUs of the
-row. Where XLA compiled the step, normalization is as Keras traces it, and the
-step is fused into units. Of rows on several GPUs the time over that on one GPU
-is compared, too.
+row. Where XLA compiled the step, it is fused into units. Of rows on several
+GPUs the time over that on one GPU is compared, too.
 `DEVELOPMENT` names the rows that choices may look at; all others are the
 holdout. A row of several GPUs is predicted as one microbatch for each GPU:
 
@@ -49,7 +48,6 @@ OPTIONS = Options("run_published_steps", __doc__)
 OPTIONS.add("data", None, "gpu_steps.csv of published steps.")
 OPTIONS.add("models", [], "Models; all where left out.")
 OPTIONS.add("most_gpus", 8, "Most GPUs of a row.", least=1)
-OPTIONS.add("fused", True, "Fused normalization kernels, but with XLA.")
 OPTIONS.add("out", str(lib.RESULTS / "published_steps.json"), "JSON file.")
 
 # Chosen before any prediction: models whose rows choices may look at.
@@ -198,16 +196,15 @@ def cluster_of(gpu: str, count: int = 1) -> Cluster:
   return dataclasses.replace(cluster, devices=tuple(devices))
 
 
-def traced(key: StepKey, fused: bool) -> "TracedStep":
-  """The step of a model, with normalization that is fused or Keras' own."""
+def traced(key: StepKey) -> "TracedStep":
+  """The step of a model."""
   import keras
 
   from benchmarks import models
   from tfplace.extraction import trace_keras
 
   keras.mixed_precision.set_global_policy(key.policy)
-  own = key.xla or not fused
-  model, sample = models.published_model(key.model, key.batch, not own)
+  model, sample = models.published_model(key.model, key.batch, not key.xla)
   return trace_keras(
     model,
     key.batch,
@@ -217,11 +214,9 @@ def traced(key: StepKey, fused: bool) -> "TracedStep":
   )
 
 
-def predicted(
-  key: StepKey, rows: list[Row], fused: bool
-) -> list[dict[str, Any]]:
+def predicted(key: StepKey, rows: list[Row]) -> list[dict[str, Any]]:
   """Predictions of the rows of one step, which is traced once."""
-  step = traced(key, fused)
+  step = traced(key)
   return [_predicted_on(step, row) for row in rows]
 
 
@@ -274,7 +269,7 @@ def _placement(problem: Problem, row: Row) -> np.ndarray:
 
 def predictions(values: flags.FlagValues, rows: list[Row]) -> lib.Rows:
   """One saved row per published row; a process for each traced step."""
-  saved = lib.Rows(values.out, {"fused": values.fused}, policy=None)
+  saved = lib.Rows(values.out, {}, policy=None)
   by_step = sorted(
     (row for row in rows if row.label not in saved.rows),
     key=lambda row: row.step_key,
@@ -285,7 +280,7 @@ def predictions(values: flags.FlagValues, rows: list[Row]) -> lib.Rows:
     spawn = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(1, mp_context=spawn) as process:
       try:
-        found = process.submit(predicted, key, group, values.fused).result()
+        found = process.submit(predicted, key, group).result()
       except futures.process.BrokenProcessPool:
         print("  killed: not enough memory", file=sys.stderr, flush=True)
         continue

@@ -61,17 +61,6 @@ def test_options_reach_the_model_and_an_instance_may_be_given(traced):
   assert graph.time_us["CPU"][graph.index["matrix"]] == 64
 
 
-def test_measured_costs_are_those_of_a_graph_with_measured_times(traced):
-  times = {"text": 5.0}
-  model = cost.get_cost_model("measured", times_us={"CPU": times})
-  graph = cost.op_graph(traced, CLUSTER, cost_model=model)
-  estimated = cost.op_graph(traced, CLUSTER)
-  expected = cost.with_measured_times(estimated, "CPU", times)
-  for kind in ("GPU", "CPU"):
-    np.testing.assert_array_equal(graph.time_us[kind], expected.time_us[kind])
-  assert graph.extra["costs"] == "measured"
-
-
 def test_an_unknown_cost_model_is_refused_with_the_choices(traced):
   with pytest.raises(
     TfplaceError, match="'guess'; choose one of grappler, kernels"

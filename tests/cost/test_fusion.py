@@ -20,17 +20,19 @@ MB = 1e6
 
 
 def unit_of(ops, edges, outside=()):
-  """The unit of all ops but `outside`; sizes are of single outputs.
+  """The unit of all ops but `outside`.
 
   Args:
-    ops: (type, bytes) of each op.
-    edges: (producer, consumer).
+    ops: (type, bytes of each output) of each op.
+    edges: (producer, consumer) of a first output, or (producer, output,
+      consumer).
   """
   specs = [
-    OpSpec(str(i), kind, {"GPU": 1.0}, [size])
-    for i, (kind, size) in enumerate(ops)
+    OpSpec(str(i), kind, {"GPU": 1.0}, sizes)
+    for i, (kind, *sizes) in enumerate(ops)
   ]
-  graph = build_graph("g", specs, [(a, 0, b) for a, b in edges])
+  edges = [edge if len(edge) == 3 else (edge[0], 0, edge[1]) for edge in edges]
+  graph = build_graph("g", specs, edges)
   numbers = np.array([-1 if i in outside else 0 for i in range(len(ops))])
   inside = [i for i in range(len(ops)) if i not in outside]
   return fusion._Inside(graph, numbers).unit(inside)
@@ -73,6 +75,18 @@ def test_normalization_reads_its_input_once_per_pass():
   # both and the variance, through Rsqrt.
   assert traffic(unit, ops) == sorted([808, 808 + 8, 816 + 800])
   assert unit.temp_bytes == 16
+
+
+def test_fused_normalization_is_a_reduction_and_an_elementwise_op():
+  norm = ("FusedBatchNormV3", 800, 8, 8)
+  ops = [("Arg", 800), norm, ("Relu", 800), ("Out", 1), ("Assign", 1)]
+  edges = [(0, 1), (1, 2), (2, 3)]
+  # In inference, the result is computed where Relu is.
+  unit = unit_of(ops, edges, outside=(0, 3, 4))
+  assert traffic(unit, ops) == [800 + 800]
+  # In training, the statistics are written first, and then read with the input.
+  unit = unit_of(ops, [*edges, (1, 1, 4)], outside=(0, 3, 4))
+  assert traffic(unit, ops) == [800 + 16, 800 + 16 + 800]
 
 
 def test_what_reads_a_cast_reads_the_smaller_type():

@@ -114,7 +114,7 @@ def test_precision_follows_types_and_the_tf32_switch(
 
 def test_elementwise_ops_count_what_they_read_and_write():
   kernel = _kernel(tf.add, [6, 5], [6, 5])
-  assert kernel == ("elementwise", "fp32", (3 * 6 * 5 * 4, 6, 5))
+  assert kernel == ("elementwise", "fp32", (3 * 6 * 5 * 4, 0.0))
   half = _kernel(tf.add, [6, 5], [6, 5], dtype=tf.float16)
   assert half.sizes[0] == kernel.sizes[0] / 2
 
@@ -137,3 +137,33 @@ def test_ops_without_a_kernel_take_no_time(build):
 def test_integers_of_shapes_stay_on_the_host():
   assert _kernel(tf.add, [4], [4], dtype=tf.int32) is None
   assert _kernel(tf.add, [400], [400], dtype=tf.int32) is not None
+
+
+@pytest.mark.parametrize(
+  ("build", "shapes", "indices"),
+  [
+    # One index for each element and dimension of the result.
+    (lambda x: tf.tile(x, [1, 4, 1]), [[3, 1, 5]], 3 * 4 * 5 * 3),
+    # Two neighbors are broadcast alike: batch, pixels, groups and channels.
+    (tf.subtract, [[2, 3, 3, 4, 5], [2, 1, 1, 4, 1]], 2 * 9 * 4 * 5 * 4),
+    # A bias or a row has two parts, for which libraries have a fast path.
+    (tf.add, [[2, 3, 3, 4], [4]], 0),
+    (tf.add, [[6, 5], [6, 1]], 0),
+    (tf.add, [[6, 5], [6, 5]], 0),
+    # Means of groups: batch and groups stay, pixels and channels are summed.
+    (lambda x: tf.reduce_mean(x, [1, 2, 4], keepdims=True),
+     [[2, 3, 3, 4, 5]], 2 * 9 * 4 * 5 * 4),
+    (lambda x: tf.reduce_mean(x, [1, 2], keepdims=True), [[2, 3, 3, 4]], 0),
+  ],
+)  # fmt: skip
+def test_indices_of_broadcasts_tiles_and_reductions(build, shapes, indices):
+  kernel = _kernel(build, *shapes)
+  assert kernel.sizes[1] == indices
+
+
+def test_a_reduction_that_transposes_reads_twice_and_writes_once_more():
+  kernel = _kernel(
+    lambda x: tf.reduce_sum(x, [1, 3], keepdims=True), [2, 3, 4, 5]
+  )
+  read, axes = 4 * 2 * 3 * 4 * 5, 4 * 2
+  assert kernel.sizes[0] == 3 * read + axes + 4 * 2 * 4

@@ -47,7 +47,7 @@ def test_no_product_is_faster_than_the_peak_of_its_gpu(name):
 @pytest.mark.parametrize("name", GPUS)
 def test_no_elementwise_kernel_is_faster_than_the_memory(name):
   num_bytes = 3e9
-  (time_us,) = _us(name, Kernel("elementwise", "fp32", (num_bytes, 1e4, 1e4)))
+  (time_us,) = _us(name, Kernel("elementwise", "fp32", (num_bytes, 0.0)))
   ratio = num_bytes / time_us / _gpu(name).bandwidth_bytes_per_us
   assert 0.5 < ratio < 1
 
@@ -74,7 +74,7 @@ def test_winograd_gains_on_every_card_without_tf32(gpu, side):
 def test_times_do_not_depend_on_what_else_is_timed():
   kernels = [
     _matmul(512, 512, 512),
-    Kernel("softmax", "fp16", (1e6, 500, 500)),
+    Kernel("softmax", "fp16", (1e6, 0.0)),
     _convolution(14, 64, 64),
     _matmul(64, 64, 64, "fp16"),
   ]

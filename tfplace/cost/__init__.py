@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 from tfplace import lazy
-from tfplace.cost.measured_costs import MeasuredCosts, with_measured_times
+from tfplace.cost.measured_costs import with_measured_times
 from tfplace.cost.registry import COST_MODELS, get_cost_model
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
   "COST_MODELS",
-  "MeasuredCosts",
   "Step",
   "get_cost_model",
   "op_graph",

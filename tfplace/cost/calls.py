@@ -28,13 +28,13 @@ class CallCost:
   """Cost of a call.
 
   Attributes:
-    time_us: device kind -> microseconds.
+    time_us: device kind or its peak -> microseconds.
     temp_bytes: peak memory of the body.
     is_exact: False if a loop of unknown length was counted once.
     rejected: op of the body that Grappler rejects -> reason.
   """
 
-  time_us: Mapping[str, float]
+  time_us: Mapping[estimate.Timed, float]
   temp_bytes: float
   is_exact: bool
   rejected: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
@@ -14,16 +14,26 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes
 
 
+class Peak(NamedTuple):
+  """Key of times at the peak of the data sheet of a kind of device."""
+
+  kind: str
+
+
+Timed: TypeAlias = str | Peak  # device kind, or its peak
+
+
 @dataclasses.dataclass(frozen=True)
 class OpTimes:
   """Times of the ops of one graph.
 
   Attributes:
-    time_us: device kind -> node -> microseconds; nodes without cost are absent.
+    time_us: kind or peak -> node -> microseconds; nodes without cost are
+      absent.
     rejected: node that Grappler rejects -> reason.
   """
 
-  time_us: Mapping[str, Mapping[str, float]]
+  time_us: Mapping[Timed, Mapping[str, float]]
   rejected: Mapping[str, str]
 
 
@@ -50,7 +60,7 @@ def class_times(
     if representative in found.rejected
   }
   num_bytes = {name: _num_bytes(classes, name) for name in rejected}
-  times = {}
+  times: dict[Timed, dict[str, float]] = {}
   for kind, properties in hardware.items():
     of_class = found.time_us[kind]
     times[kind] = {

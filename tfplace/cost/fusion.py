@@ -27,13 +27,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.core.op_graph import UNIT, XLA, OpGraph, OpSpec, build_graph
 from tfplace.cost.kernels import parameters
 from tfplace.cost.kernels.ops import FREE, Kernel
 from tfplace.cost.kernels.times import times_us
 from tfplace.extraction.units import inlined_ops
 
-UNIT = "Unit"  # type of a unit in a graph
 # A launch inside a unit costs less than one by TensorFlow's executor. Published
 # matrix products take at least 1.6 to 5 us.
 FLOOR_US = 2.0
@@ -46,12 +45,15 @@ _PRODUCTS = frozenset(
 _CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2d")  # prefixes of types
 _WRITTEN = frozenset({
   "All", "Any", "ArgMax", "ArgMin", "AvgPool", "AvgPoolGrad", "BiasAddGrad",
-  "Cumprod", "Cumsum", "FusedBatchNormGradV3", "FusedBatchNormV3", "Gather",
+  "Cumprod", "Cumsum", "Gather",
   "GatherNd", "GatherV2", "InTopKV2", "L2Loss", "LogSoftmax", "Max", "MaxPool",
   "MaxPoolGrad", "Mean", "Min", "Prod", "ScatterNd", "SegmentSum", "Softmax",
   "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", "Sum",
   "TensorScatterAdd", "TensorScatterUpdate", "TopKV2", "UnsortedSegmentSum",
 })  # fmt: skip
+# XLA expands them to reductions, which are the outputs after the first, and an
+# elementwise op (`xla/service/batchnorm_expander.h`).
+_NORMALIZED = frozenset({"FusedBatchNormGradV3", "FusedBatchNormV3"})
 _PARTS = ("Gather", "Slice", "Split", "StridedSlice", "Unpack")  # prefixes
 # `MaxOperandsAndOutputsPerFusion` in `xla/service/gpu/gpu_fusible.h`.
 _MOST_READS = 96
@@ -148,7 +150,12 @@ class _Inside:
       kind, mine = self._graph.types[op], self._tensors(op)
       inputs = self._inputs(op)
       read = kernels.read(inputs, kind, mine)
-      if kind in FREE or not (_is_call(kind) or self._is_written(op)):
+      if kind in _NORMALIZED:
+        mine, statistics = mine[:1], mine[1:]
+        if self._readers(op, statistics):
+          kernels.write(at, statistics, read, None)
+          read = kernels.read([*inputs, *statistics], kind, mine)
+      if kind in FREE or not (_is_call(kind) or self._is_written(op, mine)):
         kernels.compute(at, mine, read)
         continue
       call = op if _is_call(kind) else self._product_before(op, read, kernels)
@@ -184,26 +191,25 @@ class _Inside:
   def _tensors(self, op: int) -> range:
     return range(*self._graph.output_offsets[op : op + 2].tolist())
 
-  def _readers(self, op: int, tensor: int | None = None) -> list[int]:
-    """Lists the ops that read an op's tensor, or any of them."""
+  def _readers(self, op: int, tensors: range) -> list[int]:
+    """Lists the ops that read some of an op's tensors."""
     graph, (offsets, edges) = self._graph, self._out
     out = edges[offsets[op] : offsets[op + 1]]
-    output = graph.edge_output[out]
-    if tensor is None:
-      is_read = output >= 0
-    else:
-      is_read = output == tensor - graph.output_offsets[op]
+    tensor = graph.output_offsets[op] + graph.edge_output[out]
+    is_read = (tensor >= tensors.start) & (tensor < tensors.stop)
+    is_read &= graph.edge_output[out] >= 0
     return graph.edge_dst[out[is_read]].tolist()
 
   def _leaves(self, op: int, tensor: int) -> bool:
     here = self._unit_of[op]
-    return any(self._unit_of[r] != here for r in self._readers(op, tensor))
+    readers = self._readers(op, range(tensor, tensor + 1))
+    return any(self._unit_of[reader] != here for reader in readers)
 
-  def _is_written(self, op: int) -> bool:
-    """Returns whether the results of an op without a call are in memory."""
+  def _is_written(self, op: int, results: range) -> bool:
+    """Returns whether results of an op without a call are in memory."""
     if self._graph.types[op] in _WRITTEN:
       return True
-    here, stack = self._unit_of[op], self._readers(op)
+    here, stack = self._unit_of[op], self._readers(op, results)
     if not stack:
       return True
     while stack:
@@ -212,7 +218,7 @@ class _Inside:
       if self._unit_of[reader] != here or _is_call(kind):
         return True
       if kind in FREE:  # It hands on the same buffer.
-        stack += self._readers(reader)
+        stack += self._readers(reader, self._tensors(reader))
     return False
 
   def _product_before(
@@ -370,7 +376,7 @@ def _times_us(
   moved = [
     max(loop.written_bytes + sum(loop.reads.values()), 1.0) for loop in loops
   ]
-  kernels = [Kernel("elementwise", "fp32", (size, 1.0, 1.0)) for size in moved]
+  kernels = [Kernel("elementwise", "fp32", (size, 0.0)) for size in moved]
   each = times_us(kernels, gpu, parameters.load()) if kernels else np.zeros(0)
   of_calls = np.array(
     [float(np.maximum(time_us[unit.calls], FLOOR_US).sum()) for unit in units]
@@ -439,7 +445,7 @@ def _with_units(
     for i, spec in enumerate(specs)
   ]
   return build_graph(
-    graph.name, specs, list(edges), extra={**graph.extra, "compile": "xla"}
+    graph.name, specs, list(edges), extra={**graph.extra, "compile": XLA}
   )
 
 

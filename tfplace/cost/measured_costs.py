@@ -3,13 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from tfplace.core.op_graph import OpGraph
-from tfplace.core.protocols import OpCosts
-from tfplace.cost import registry
 from tfplace.errors import MeasurementError
 
 STEP_NOISE = "step_noise"  # key of `OpGraph.extra`
@@ -42,32 +39,6 @@ def noise_of(graph: OpGraph) -> float:
   noise = graph.extra.get(STEP_NOISE, 0.0)
   known = isinstance(noise, int | float) and not isinstance(noise, bool)
   return float(noise) if known and 0 <= noise < math.inf else 0.0
-
-
-class MeasuredCosts:
-  """Cost model of measured op times, see `with_measured_times`.
-
-  Args:
-    times_us: device kind -> op name -> microseconds, see `measure.Profile`.
-  """
-
-  name = "measured"
-
-  def __init__(
-    self,
-    times_us: Mapping[str, Mapping[str, float]],
-    base: str = registry.DEFAULT,
-  ) -> None:
-    self._times_us = times_us
-    self._base = registry.get_cost_model(base)
-
-  def op_costs(self, step: Any) -> OpCosts:
-    """See `CostModel`; raises as `with_measured_times`."""
-    costs = self._base.op_costs(step)
-    graph = costs.fill(step.graph)
-    for kind, times in self._times_us.items():
-      graph = with_measured_times(graph, kind, times)
-    return OpCosts(graph.time_us, costs.temp_bytes, costs.extra)
 
 
 def with_measured_times(

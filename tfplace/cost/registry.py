@@ -13,7 +13,6 @@ from tfplace.errors import TfplaceError
 COST_MODELS: Mapping[str, str] = {
   "grappler": "tfplace.cost.step_costs:GrapplerCosts",
   "kernels": "tfplace.cost.kernels.model:KernelCosts",
-  "measured": "tfplace.cost.measured_costs:MeasuredCosts",
 }
 DEFAULT = "kernels"
 

@@ -56,13 +56,18 @@ def estimated_costs(step: Step, op_times: OpTimer) -> OpCosts:
     step.tf_graph, repeated
   )
   time_us: dict[str, np.ndarray] = {}
-  for kind, of_op in own.time_us.items():
+  peak_us: dict[str, np.ndarray] = {}
+  for key, of_op in own.time_us.items():
     of_calls = {
-      name: call.time_us[kind]
+      name: call.time_us[key]
       for name, call in called.items()
-      if kind in call.time_us
+      if key in call.time_us
     }
-    time_us[kind] = by_op(step.graph, {**of_op, **of_calls})
+    found = by_op(step.graph, {**of_op, **of_calls})
+    if isinstance(key, str):
+      time_us[key] = found
+    else:
+      peak_us[key.kind] = found
   temp_bytes = {name: call.temp_bytes for name, call in called.items()}
   guessed = [name for name, call in called.items() if not call.is_exact]
   extra: dict[str, Any] = {}
@@ -76,7 +81,7 @@ def estimated_costs(step: Step, op_times: OpTimer) -> OpCosts:
     extra["rejected_by_grappler"] = list(rejected)
     reasons = {**own.rejected, **calls.rejected_in(called.values())}
     _warn(step, rejected, reasons)
-  return OpCosts(time_us, by_op(step.graph, temp_bytes), extra)
+  return OpCosts(time_us, by_op(step.graph, temp_bytes), extra, peak_us)
 
 
 def _warn(

@@ -45,7 +45,7 @@ def check_compile(compile: str) -> None:
 
 
 def check_costs(name: str, also: Sequence[str] = ()) -> None:
-  """Checks that a cost model exists and requires no measurement.
+  """Checks that a cost model exists.
 
   Args:
     name: name of a cost model, or one of `also`.
@@ -54,8 +54,7 @@ def check_costs(name: str, also: Sequence[str] = ()) -> None:
   Raises:
     TfplaceError: the name is unknown. The message lists the choices.
   """
-  models = [model for model in registry.COST_MODELS if model != "measured"]
-  names = [*also, *models]
+  names = [*also, *registry.COST_MODELS]
   if not isinstance(name, str) or name not in names:
     raise TfplaceError(
       f"unknown cost model {shown(name)}; choose one of {', '.join(names)}"

@@ -42,15 +42,7 @@ class KernelCosts:
       enabled = tf.config.experimental.tensor_float_32_execution_enabled()
     others = {k: p for k, p in step.hardware.items() if k not in step.gpus}
     timer = _Timer(others, step.gpus, parameters.load(), enabled)
-    costs = step_costs.estimated_costs(step, timer)
-    time_us = dict(costs.time_us)
-    peak_us = {kind: time_us.pop(_at_peak(kind)) for kind in step.gpus}
-    return dataclasses.replace(costs, time_us=time_us, peak_us=peak_us)
-
-
-def _at_peak(kind: str) -> str:
-  """The kind under which `_Timer` gives times at the peak of the data sheet."""
-  return f"{kind} at peak"
+    return step_costs.estimated_costs(step, timer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +71,9 @@ class _Timer:
         kernel.flops / peak_of(gpu, kernel.precision)[1]
         for kernel in kernels.values()
       ]
-      for name, values in ((kind, each), (_at_peak(kind), at_peak)):
+      for key, values in ((kind, each), (estimate.Peak(kind), at_peak)):
         of_class = dict(zip(kernels, values, strict=True))
-        times[name] = {
+        times[key] = {
           op: of_class[representative]
           for op, representative in classes.of_op.items()
           if representative in of_class

@@ -5,6 +5,7 @@ the bytes that they read and write; an op that no table names counts all of its
 inputs and outputs once.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -59,6 +60,15 @@ _CROSS_ENTROPY = frozenset({
   "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
 })  # fmt: skip
 
+# Elementwise ops that broadcast their inputs.
+_BROADCASTING = frozenset({
+  "Add", "AddV2", "Div", "DivNoNan", "Equal", "Greater", "GreaterEqual",
+  "Less", "LessEqual", "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mul",
+  "NotEqual", "Pow", "RealDiv", "SelectV2", "SquaredDifference", "Sub",
+})  # fmt: skip
+_TILES = ("BroadcastTo", "Tile")
+_REDUCTIONS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
+
 _PRECISIONS = {tf.float16: "fp16", tf.bfloat16: "bf16", tf.float64: "fp64"}
 _HOST_ELEMENTS = 64  # of integers that TensorFlow keeps in host memory
 
@@ -87,7 +97,7 @@ class Kernel(NamedTuple):
       of memory-bound kernels.
     precision: as asked for; the GPU may lack it.
     sizes: batch, M, N and K of a product; the fields of `convolution.Shapes`;
-      bytes, rows and their length of a memory-bound kernel.
+      bytes and computed indices of a memory-bound kernel.
   """
 
   name: str
@@ -275,18 +285,53 @@ def _memory_bound(op: Op, precision: str) -> Kernel:
     num_bytes = _PASSES[op.type] * max([*read, *written], default=0.0)
   elif op.type in _OUTPUT_ONCE:
     num_bytes = sum(written)
-  rows, length = _rows(op)
-  return Kernel(name, precision, (max(num_bytes, 1.0), rows, length))
+  indices = _indices(op)
+  if op.type in _REDUCTIONS and indices:
+    num_bytes += 2 * read[0]  # of the transposition
+  return Kernel(name, precision, (max(num_bytes, 1.0), indices))
 
 
-def _rows(op: Op) -> tuple[float, float]:
-  """Number of rows and their length, of the first tensor with any."""
-  for spec in (*op.inputs, *op.outputs):
-    sizes = shape(spec)
-    if sizes and spec.dtype.is_floating:
-      length = max(sizes[-1], 1)
-      return max(math.prod(sizes) // length, 1), length
-  return 1.0, 1.0
+def _indices(op: Op) -> float:
+  """Returns how many indices an op computes by division.
+
+  Tiles, and broadcasts over more than two dimensions after neighbors that are
+  alike have been merged, divide once for each element and dimension (Eigen,
+  `TensorBroadcasting.h`). A reduction transposes its input first if it would
+  have more than three dimensions
+  (`tensorflow/core/kernels/reduction_ops_common.h`), and so divides as often.
+  """
+  if not op.inputs or not op.outputs:
+    return 0.0
+  result = shape(op.outputs[0])
+  if op.type in _TILES:
+    return float(math.prod(result) * len(result))
+  if op.type in _BROADCASTING:
+    inputs = [shape(spec) for spec in op.inputs]
+    if max(map(len, inputs)) > len(result):  # of unknown rank
+      return 0.0
+    aligned = [(1,) * (len(result) - len(sizes)) + sizes for sizes in inputs]
+    runs = _num_runs(result, list(zip(*aligned, strict=True)))
+    return float(math.prod(result) * runs) if runs > 2 else 0.0
+  source = shape(op.inputs[0])
+  if op.type in _REDUCTIONS and len(source) == len(result):  # `keep_dims`
+    runs = _num_runs(source, result)
+    return float(math.prod(source) * runs) if runs > 3 else 0.0
+  return 0.0
+
+
+def _num_runs(sizes: Sequence[int], others: Sequence[Any]) -> int:
+  """Counts runs of dimensions that are alike: broadcast, or reduced, or not.
+
+  Args:
+    sizes: the larger shape.
+    others: for each dimension, its size in one or several smaller shapes.
+  """
+  alike = [
+    np.equal(size, other).tolist()
+    for size, other in zip(sizes, others, strict=True)
+    if size > 1
+  ]
+  return len([*itertools.groupby(alike)])
 
 
 def stacked(kernels: Sequence[Kernel]) -> np.ndarray:

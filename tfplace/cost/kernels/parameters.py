@@ -15,8 +15,7 @@ from typing import Any
 
 from tfplace.cost.kernels.convolution import ConvolutionParameters
 from tfplace.cost.kernels.gemm import GemmParameters
-from tfplace.cost.kernels.memory_bound import MemoryParameters
-from tfplace.cost.kernels.rates import Limits
+from tfplace.cost.kernels.rates import Limits, MemoryParameters
 
 PATH = pathlib.Path(__file__).with_name("parameters.json")
 

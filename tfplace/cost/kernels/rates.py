@@ -1,7 +1,8 @@
 """Sustained rates of a GPU for one precision, as the kernel classes take them.
 
 The power limit bounds FLOPs per joule (see `Limits`), and memory gives a share
-of its data-sheet bandwidth.
+of its data-sheet bandwidth, which is all that elementwise kernels, softmax and
+normalization depend on.
 """
 
 import dataclasses
@@ -139,3 +140,24 @@ def rates(gpu: GpuHardware, precision: str, limits: Limits) -> Rates:
     element_bytes=BYTES[precision],
     tensor=float(tensor),
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryParameters:
+  """Parameters of a class of kernels that memory limits.
+
+  Attributes:
+    share: of the sustained bandwidth that large kernels reach.
+    latency_us: of the first bytes.
+  """
+
+  share: float
+  latency_us: float
+
+
+def memory_us(
+  num_bytes: np.ndarray, rates: Rates, parameters: MemoryParameters
+) -> np.ndarray:
+  """Returns [n] microseconds to read and write [n] bytes; ignores the L2."""
+  rate = rates.bytes_per_us * parameters.share
+  return parameters.latency_us + num_bytes / rate

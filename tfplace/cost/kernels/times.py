@@ -5,12 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.cost.kernels import convolution, gemm, memory_bound
+from tfplace.cost.kernels import convolution, gemm
 from tfplace.cost.kernels.ops import Kernel, stacked
 from tfplace.cost.kernels.parameters import KernelParameters
-from tfplace.cost.kernels.rates import rates
+from tfplace.cost.kernels.rates import memory_us, rates
 
 _CONVOLUTIONS = ("convolution", "filter_gradient")
+# Instructions that compute an index, as floating-point operations of the peak.
+# By `Tile` of GroupNormalization on an H200 (benchmarks/results/gpu).
+_FLOPS_PER_INDEX = 64.0
 
 
 def times_us(
@@ -51,5 +54,6 @@ def _of_class(
     return convolution.times_us(
       shapes, is_gradient, of_gpu, parameters.convolution, product
     )
-  memory = parameters.memory[name]
-  return memory_bound.times_us(sizes[0], sizes[1:], of_gpu, memory)
+  num_bytes, indices = sizes
+  index_us = _FLOPS_PER_INDEX * indices / gpu.peak_flops_per_us["fp32"]
+  return memory_us(num_bytes, of_gpu, parameters.memory[name]) + index_us
