@@ -6,7 +6,7 @@ ALLOWED = {
   "core": set(),
   "formats": {"core"},
   "extraction": {"core", "formats"},
-  "cost": {"core", "extraction"},
+  "cost": {"core", "extraction", "simulate"},
   "simulate": {"core"},
   "bounds": {"core", "simulate"},
   "placers": {"core", "simulate", "bounds"},

@@ -15,6 +15,7 @@ from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.order import ARRIVAL, RANK, order_to_json
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_us
+from tfplace.cost.uncertainty import interval_in_words
 from tfplace.errors import ApplyError
 from tfplace.formats import json_file
 from tfplace.formats.results import PLACEMENT
@@ -293,7 +294,10 @@ class Plan:
       kind += f" of {examples:,} example{'s' * (examples != 1)}"
     if self.microbatches > 1:
       kind += f" in {self.microbatch_config.words}"
-    text = f"{format_us(evaluation.step_time_us)} per {kind}"
+    step = (
+      f"{format_us(evaluation.step_time_us)}{interval_in_words(evaluation)}"
+    )
+    text = f"{step} per {kind}"
     left = _headroom(evaluation)
     if self.one_device and single is not None and is_same(evaluation, single):
       where = self._where()

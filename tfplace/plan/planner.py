@@ -14,6 +14,7 @@ from tfplace.core.microbatches import (
 )
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes
+from tfplace.cost.uncertainty import comparison_in_words
 from tfplace.errors import ExtractionError
 from tfplace.placers.beside_gpus import cpu_note
 from tfplace.placers.dask_workers import opened_workers
@@ -139,6 +140,7 @@ def _notes(plan: Plan, report: PlanReport) -> Iterator[str]:
     else f"steps were measured on the devices, searched by {plan.strategy}"
   )
   yield summary.held_back(Simulator(report.problem).schedule(plan.placement))
+  yield "" if plan.evaluation is None else comparison_in_words(plan.evaluation)
   yield "" if report.choice is None else report.choice.reason
   yield _variables_on_host(plan.placement)
   yield cpu_note(report.best)

@@ -12,6 +12,7 @@ from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
+from tfplace.cost.uncertainty import with_intervals
 from tfplace.errors import TfplaceError
 from tfplace.placers.dask_workers import place_on_workers
 from tfplace.placers.idle_devices import without_idle_devices
@@ -183,9 +184,9 @@ def search(
   problem = best.placement.problem  # The baselines use its order, too.
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
-  results = [best, *best.tried, *baselines]
+  results = with_intervals([best, *best.tried, *baselines])
   reason = order_reason(best.order, best.other_order_us)
-  return PlanReport(problem, results, best, failures, order_reason=reason)
+  return PlanReport(problem, results, results[0], failures, order_reason=reason)
 
 
 def find_placement(

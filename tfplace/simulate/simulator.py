@@ -122,6 +122,7 @@ class Simulator:
     devices: np.ndarray,
     cutoff_us: float = np.inf,
     starts: np.ndarray | None = None,
+    tables: Tables | None = None,
   ) -> Batch:
     """Simulates placements without checking them, for searches.
 
@@ -133,10 +134,11 @@ class Simulator:
         peaks, with less work.
       starts: [batch, num_ops] float64 output for the start of each op in
         microseconds, or None.
+      tables: `tables` with other times, bandwidths or latencies, or None.
     """
     rows = np.array(devices, np.int32, ndmin=2, order="C")
     cutoff = float(cutoff_us)  # The kernel is compiled for each type.
-    tables, count = self.tables, len(rows)
+    tables, count = tables or self.tables, len(rows)
     op_starts = np.empty((0, tables.num_ops)) if starts is None else starts
     batch = Batch(
       step_time_us=np.zeros(count),

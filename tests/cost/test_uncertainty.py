@@ -1,0 +1,95 @@
+"""Samples of costs, and what they say of plans."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tfplace import placers
+from tfplace.core import OpSpec, Problem, build_graph
+from tfplace.core.presets import cluster_preset
+from tfplace.cost.uncertainty import (
+  comparison_in_words,
+  interval_in_words,
+  sampled_step_us,
+  with_intervals,
+)
+
+
+def problem_of(*types, cluster="v100x2", costs="kernels"):
+  """Ops of 1 s side by side; all but "Add" compute at half of the peak."""
+  ops = [
+    OpSpec(
+      f"op_{i}",
+      kind,
+      {"GPU": 1e6, "CPU": 1e9},
+      peak_us={"GPU": 0.0 if kind == "Add" else 5e5},
+    )
+    for i, kind in enumerate(types)
+  ]
+  graph = build_graph("g", ops, [], extra={"costs": costs})
+  return Problem(graph, cluster_preset(cluster))
+
+
+def width(problem):
+  """Standard deviation of the logarithm on the first GPU."""
+  devices = np.zeros((1, problem.graph.num_ops), np.int32)
+  return np.log(sampled_step_us(problem, devices)).std()
+
+
+@pytest.mark.parametrize("kind", ["Add", "MatMul", "Conv2D", "Unit"])
+def test_ops_of_a_class_err_together(kind):
+  # Ops that erred on their own would average out: by 4 in a step of 16.
+  assert width(problem_of(*[kind] * 16)) == pytest.approx(
+    width(problem_of(kind)), rel=1e-3
+  )
+
+
+def test_classes_that_err_apart_average_out():
+  # Two halves of widths a and b have about half of the root of a^2 + b^2.
+  one, other = (width(problem_of(kind)) for kind in ("Add", "MatMul"))
+  both = width(problem_of("Add", "MatMul"))
+  assert both == pytest.approx(np.hypot(one, other) / 2, rel=0.2)
+
+
+def test_products_on_an_unknown_generation_err_by_twice_as_much():
+  # 8.9, of which no kernel was fitted, and 7.0.
+  wide = width(problem_of("MatMul", cluster="l4x1"))
+  assert wide == pytest.approx(2 * width(problem_of("MatMul")), rel=1e-3)
+  assert width(problem_of("Add", cluster="l4x1")) == pytest.approx(
+    width(problem_of("Add")), rel=1e-3
+  )
+
+
+def test_costs_without_known_errors_have_no_interval():
+  devices = np.zeros((1, 1), np.int32)
+  assert sampled_step_us(problem_of("Add", costs="grappler"), devices) is None
+  results = [placers.place(problem_of("Add", costs="measured"), "single")]
+  assert with_intervals(results) == results
+
+
+def test_errors_that_placements_share_do_not_blur_their_comparison():
+  # All on one GPU take four times as long as halves of a half each: more than
+  # one error moves the step, and yet it loses in every sample.
+  problem = problem_of("Add", "Add")
+  both = [placers.place(problem, name) for name in ("blocks", "single")]
+  found, single = with_intervals(both)
+  low, high = found.evaluation.extra["interval_us"]
+  assert low < found.evaluation.step_time_us < high
+  assert single.evaluation.extra["interval_us"] == pytest.approx(
+    [2 * low, 2 * high], rel=1e-3
+  )
+  assert found.evaluation.extra["samples_won"] == {"single": 1.0}
+  assert comparison_in_words(found.evaluation) == (
+    "faster than one device in 100% of 64 samples of the errors of kernel costs"
+  )
+
+
+def test_interval_is_in_the_unit_of_the_step_time():
+  evaluation = placers.place(problem_of("Add"), "single").evaluation
+  assert interval_in_words(evaluation) == ""
+  known = evaluation.with_extra(interval_us=[57_000.0, 71_240.0])
+  at_64_ms = dataclasses.replace(known, step_time_us=64_000.0)
+  assert interval_in_words(at_64_ms) == " (57 to 71.2)"
+  known = at_64_ms.with_extra(interval_us=[57_000.0, 1_234_000.0])
+  assert interval_in_words(known) == " (57 to 1230)"

@@ -1,0 +1,147 @@
+"""Step times within the errors of kernel costs.
+
+A class of kernels is too fast or too slow on a card as a whole. Each sample
+multiplies its times by one log-normal factor for each kind of device, and so
+the gaps between launches and the links. A placed step is simulated for every
+sample. Placements share the samples, so errors that they have in common cancel
+when they are compared.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfplace.core.cluster import Device
+from tfplace.core.evaluation import Evaluation, Result
+from tfplace.core.hardware import GPUS
+from tfplace.core.op_graph import UNIT, OpGraph
+from tfplace.core.problem import Problem
+from tfplace.core.units import format_share, time_scale
+from tfplace.simulate import Simulator
+
+SAMPLES = 64
+_SEED = 0
+_INTERVAL = (10, 90)  # percentiles
+# Strategies that a plan is compared with, the first of the results that exists.
+_RIVALS = {"data_parallel": "data parallelism", "single": "one device"}
+
+# Standard deviations of logarithms; docs/costs.md says what each was set on.
+_MEMORY, _PRODUCT, _CONVOLUTION, _UNIT, _GAP = range(5)
+_WIDTHS = (0.15, 0.12, 0.18, 0.25, 0.15)
+_LINKS = 0.25
+_CPU = 0.7  # a factor of two: nothing compares Grappler's estimates with CPUs
+# Compute capabilities whose kernels were fitted. On a GPU of another one,
+# products and convolutions err by twice as much (docs/results.md).
+_FITTED = (6.0, 6.1, 7.0, 7.5, 8.0, 9.0, 10.0)
+_UNFITTED = np.array((1.0, 2.0, 2.0, 1.0, 1.0))
+
+
+def with_intervals(results: Sequence[Result]) -> list[Result]:
+  """Adds intervals to the first result, and compares it with its rival.
+
+  Its evaluation gets `interval_us`, within which 80% of the samples are, and
+  `samples_won`: the strategy of the rival -> share of the samples in which the
+  first is faster, unless they are equal. Rivals get `interval_us`, too. Without
+  known errors, nothing changes.
+
+  Args:
+    results: placements of one problem.
+  """
+  shown = [0]
+  for strategy in _RIVALS:
+    if results[0].strategy != strategy:
+      names = [result.strategy for result in results]
+      shown += [names.index(strategy)] if strategy in names else []
+  devices = np.stack([results[i].placement.devices for i in shown])
+  step_us = sampled_step_us(results[0].placement.problem, devices)
+  if step_us is None:
+    return [*results]
+  found = [*results]
+  for i, samples in zip(shown, step_us.T, strict=True):
+    interval_us = np.percentile(samples, _INTERVAL).tolist()
+    extra: dict[str, Any] = {"interval_us": interval_us}
+    if i == 0 and len(shown) > 1 and (samples != step_us[:, 1]).any():
+      share = float((samples < step_us[:, 1]).mean())
+      extra["samples_won"] = {results[shown[1]].strategy: share}
+    evaluation = results[i].evaluation.with_extra(**extra)
+    found[i] = dataclasses.replace(results[i], evaluation=evaluation)
+  return found
+
+
+def interval_in_words(evaluation: Evaluation) -> str:
+  """Describes the interval of a step time, such as " (57 to 71)"; "" for none.
+
+  It has the unit of the step time.
+  """
+  if "interval_us" not in evaluation.extra:
+    return ""
+  scale, _ = time_scale(evaluation.step_time_us)
+  digits = (f"{us / scale:.3g}" for us in evaluation.extra["interval_us"])
+  low, high = (f"{float(number):g}" for number in digits)
+  return f" ({low} to {high})"
+
+
+def comparison_in_words(evaluation: Evaluation) -> str:
+  """Describes the comparison with the rival, as part of a sentence."""
+  return ", ".join(
+    f"faster than {_RIVALS[strategy]} in {format_share(share, 1)} of"
+    f" {SAMPLES} samples of the errors of kernel costs"
+    for strategy, share in evaluation.extra.get("samples_won", {}).items()
+  )
+
+
+def sampled_step_us(problem: Problem, devices: np.ndarray) -> np.ndarray | None:
+  """Simulates placements for each sample of the costs.
+
+  Args:
+    devices: [num_placements, num_ops] device indices.
+
+  Returns:
+    [SAMPLES, num_placements] step times in microseconds. None where the errors
+    of the costs are unknown: without a GPU, or if the costs are not those of
+    the cost model "kernels".
+  """
+  kinds = {device.kind: device for device in problem.cluster.devices}
+  are_known = problem.graph.extra.get("costs") == "kernels"
+  if not are_known or all(device.is_cpu for device in kinds.values()):
+    return None
+  simulator = Simulator(problem)
+  tables, of_op = simulator.tables, _classes(problem.graph)
+  # [num_classes, num_kinds]; tables have kinds in this order.
+  width = np.stack([_widths(kinds[kind]) for kind in sorted(kinds)], axis=1)
+  normal = np.random.default_rng(_SEED).standard_normal
+  result = np.empty((SAMPLES, len(devices)))
+  for row in result:
+    factor = np.exp(width * normal(width.shape))
+    of_links = np.exp(_LINKS * normal())
+    sample = tables._replace(
+      time_us=tables.time_us * factor[of_op],
+      op_overhead_us=tables.op_overhead_us * factor[_GAP, tables.kind],
+      bandwidth=tables.bandwidth / of_links,
+      latency_us=tables.latency_us * of_links,
+    )
+    row[:] = simulator.run(devices, tables=sample).step_time_us
+  return result
+
+
+def _classes(graph: OpGraph) -> np.ndarray:
+  """Returns the [num_ops] class of each op."""
+  types = np.array(graph.types)
+  has_flops = sum(graph.peak_us.values(), np.zeros(graph.num_ops)) > 0
+  is_convolution = has_flops & np.char.startswith(types, "Conv")
+  classes = np.where(has_flops, _PRODUCT, _MEMORY)
+  classes[is_convolution] = _CONVOLUTION
+  classes[types == UNIT] = _UNIT
+  return classes
+
+
+def _widths(device: Device) -> np.ndarray:
+  """Returns the [num_classes] widths on a kind of device."""
+  if device.is_cpu:
+    return np.full(len(_WIDTHS), _CPU)
+  # A device without a description counts as a V100.
+  hardware = device.extra.get("hardware", GPUS["v100"].hardware)
+  is_fitted = float(hardware["environment"]["architecture"]) in _FITTED
+  return np.array(_WIDTHS) * (1.0 if is_fitted else _UNFITTED)
