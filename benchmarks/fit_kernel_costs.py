@@ -264,7 +264,7 @@ def fit_convolution(rows: Rows, limits: Limits) -> Fit:
   rates = kernel_data.rates_of(rows.gpu, limits)
   forest = grow(
     "convolution",
-    convolution.details(every, rates),
+    convolution.details(every),
     convolution.analytic_us(every, rates, fitted),
     clock.kernel(rows.latency_us),
     rows.gpu,

@@ -16,7 +16,8 @@ def _op(build, *shapes, dtype=tf.float32):
   def specs(tensors):
     return [TensorSpec(tuple(t.shape), t.dtype) for t in tensors]
 
-  return ops.Op(op.type, op.node_def.attr, specs(op.inputs), specs(op.outputs))
+  tensors = specs(op.inputs), specs(op.outputs)
+  return ops.Op(op.type, op.node_def.attr, *tensors, ops.reduced_axes(op))
 
 
 def _kernel(build, *shapes, dtype=tf.float32, tensor_float_32=False):
@@ -153,7 +154,8 @@ def test_integers_of_shapes_stay_on_the_host():
     # Means of groups: batch and groups stay, pixels and channels are summed.
     (lambda x: tf.reduce_mean(x, [1, 2, 4], keepdims=True),
      [[2, 3, 3, 4, 5]], 2 * 9 * 4 * 5 * 4),
-    (lambda x: tf.reduce_mean(x, [1, 2], keepdims=True), [[2, 3, 3, 4]], 0),
+    (lambda x: tf.reduce_sum(x, [1, -1]), [[2, 9, 4, 5]], 2 * 9 * 4 * 5 * 4),
+    (lambda x: tf.reduce_mean(x, [1, 2]), [[2, 3, 3, 4]], 0),
   ],
 )  # fmt: skip
 def test_indices_of_broadcasts_tiles_and_reductions(build, shapes, indices):

@@ -29,13 +29,13 @@ _RIVALS = {"data_parallel": "data parallelism", "single": "one device"}
 
 # Standard deviations of logarithms; docs/costs.md says what each was set on.
 _MEMORY, _PRODUCT, _CONVOLUTION, _UNIT, _GAP = range(5)
-_WIDTHS = (0.15, 0.12, 0.18, 0.25, 0.15)
+_WIDTHS = (0.15, 0.12, 0.23, 0.25, 0.15)
 _LINKS = 0.25
 _CPU = 0.7  # a factor of two: nothing compares Grappler's estimates with CPUs
 # Compute capabilities whose kernels were fitted. On a GPU of another one,
-# products and convolutions err by twice as much (docs/results.md).
+# products err by twice as much (docs/results.md).
 _FITTED = (6.0, 6.1, 7.0, 7.5, 8.0, 9.0, 10.0)
-_UNFITTED = np.array((1.0, 2.0, 2.0, 1.0, 1.0))
+_UNFITTED = np.array((1.0, 2.0, 1.0, 1.0, 1.0))
 
 
 def with_intervals(results: Sequence[Result]) -> list[Result]:

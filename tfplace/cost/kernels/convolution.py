@@ -115,7 +115,7 @@ def three_by_three_us(
   shapes: Shapes, rates: Rates, parameters: ConvolutionParameters
 ) -> np.ndarray:
   """[n] microseconds of 3x3 convolutions of stride 1."""
-  factor = parameters.forest.factor(details(shapes, rates))
+  factor = parameters.forest.factor(details(shapes))
   return analytic_us(shapes, rates, parameters) * factor
 
 
@@ -207,27 +207,16 @@ def _as_products(shapes: Shapes, is_filter_gradient: np.ndarray) -> np.ndarray:
   return np.where(is_filter_gradient, gradient, forward)
 
 
-def _load(
-  shapes: Shapes, rates: Rates
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns [n] intensity over the GPU's, waves of tiles, and bytes."""
-  pixels = shapes.batch * shapes.height * shapes.width
-  channels, filters = shapes.channels, shapes.filters
-  area = shapes.filter_height * shapes.filter_width
-  size = (shapes.elements + channels * filters * area) * rates.element_bytes
-  balance = rates.peak_flops_per_us / rates.peak_bytes_per_us
-  intensity = 2 * pixels * filters * channels * area / size / balance
-  waves = np.ceil(pixels / 128) * np.ceil(filters / 128)
-  return intensity, waves / rates.multiprocessors, size
+def details(shapes: Shapes) -> np.ndarray:
+  """[n, num_details] of the correction's forest.
 
-
-def details(shapes: Shapes, rates: Rates) -> np.ndarray:
-  """[n, num_details] of the correction's forest."""
+  No column tells of the GPU: with five of them measured, trees would tell the
+  cards apart, and err more on others.
+  """
   batch, height, width, channels, filters, *_ = shapes
   side = np.sqrt(height * width)
   sizes = (batch, side, channels, filters, batch * height * width)
   blocks = np.ceil(height / 4) * np.ceil(width / 4) * batch
   columns = correction.details(sizes, (channels, filters, side, blocks))
   columns += [fullness(side, 2), fullness(side, 4)]
-  columns += correction.machine(*_load(shapes, rates), rates)
   return np.stack(columns, axis=-1)

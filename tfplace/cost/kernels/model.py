@@ -89,7 +89,8 @@ class _Timer:
     for representative, name in members.items():
       op = classes.graph.get_operation_by_name(name)
       inputs = [specs[t.op.name][t.value_index] for t in op.inputs]
-      view = ops.Op(op.type, op.node_def.attr, inputs, specs[name])
+      axes = ops.reduced_axes(op)
+      view = ops.Op(op.type, op.node_def.attr, inputs, specs[name], axes)
       kernel = ops.kernel_of(view, self.tensor_float_32)
       if kernel is not None:
         result[representative] = kernel

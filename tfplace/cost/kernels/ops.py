@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import tensor_util
 
 from tfplace.cost.sizes import TensorSpec
 
@@ -81,12 +82,14 @@ class Op(NamedTuple):
     attributes: of its node.
     inputs: one for each.
     outputs: one for each.
+    axes: of a reduction, where they are static.
   """
 
   type: str
   attributes: Mapping[str, Any]
   inputs: Sequence[TensorSpec]
   outputs: Sequence[TensorSpec]
+  axes: Sequence[int] = ()
 
 
 class Kernel(NamedTuple):
@@ -116,6 +119,15 @@ class Kernel(NamedTuple):
     if self.name in ("convolution", "filter_gradient"):
       return 2 * math.prod(self.sizes[:7])
     return 0.0
+
+
+def reduced_axes(op: tf.Operation) -> Sequence[int]:
+  """Returns the axes of a reduction, counted from 0; () for other ops."""
+  rank = op.inputs[0].shape.rank if op.type in _REDUCTIONS else None
+  if rank is None:
+    return ()
+  axes = tensor_util.try_evaluate_constant(op.inputs[1])
+  return () if axes is None else (np.ravel(axes) % max(rank, 1)).tolist()
 
 
 def kernel_of(op: Op, tensor_float_32: bool) -> Kernel | None:
@@ -286,7 +298,7 @@ def _memory_bound(op: Op, precision: str) -> Kernel:
   elif op.type in _OUTPUT_ONCE:
     num_bytes = sum(written)
   indices = _indices(op)
-  if op.type in _REDUCTIONS and indices:
+  if op.axes and indices:
     num_bytes += 2 * read[0]  # of the transposition
   return Kernel(name, precision, (max(num_bytes, 1.0), indices))
 
@@ -310,28 +322,20 @@ def _indices(op: Op) -> float:
     if max(map(len, inputs)) > len(result):  # of unknown rank
       return 0.0
     aligned = [(1,) * (len(result) - len(sizes)) + sizes for sizes in inputs]
-    runs = _num_runs(result, list(zip(*aligned, strict=True)))
+    is_same = np.equal(aligned, result).T.tolist()
+    runs = _num_runs(result, is_same)
     return float(math.prod(result) * runs) if runs > 2 else 0.0
-  source = shape(op.inputs[0])
-  if op.type in _REDUCTIONS and len(source) == len(result):  # `keep_dims`
-    runs = _num_runs(source, result)
+  if op.axes:
+    source = shape(op.inputs[0])
+    runs = _num_runs(source, [i in op.axes for i in range(len(source))])
     return float(math.prod(source) * runs) if runs > 3 else 0.0
   return 0.0
 
 
-def _num_runs(sizes: Sequence[int], others: Sequence[Any]) -> int:
-  """Counts runs of dimensions that are alike: broadcast, or reduced, or not.
-
-  Args:
-    sizes: the larger shape.
-    others: for each dimension, its size in one or several smaller shapes.
-  """
-  alike = [
-    np.equal(size, other).tolist()
-    for size, other in zip(sizes, others, strict=True)
-    if size > 1
-  ]
-  return len([*itertools.groupby(alike)])
+def _num_runs(sizes: Sequence[int], kinds: Sequence[Any]) -> int:
+  """Counts runs of dimensions of one kind, without those of size 1."""
+  some = (kind for size, kind in zip(sizes, kinds, strict=True) if size > 1)
+  return len([*itertools.groupby(some)])
 
 
 def stacked(kernels: Sequence[Kernel]) -> np.ndarray:
