@@ -401,29 +401,22 @@ def _with_units(
   is_kept |= ~inlined
   row_of = {number: row for row, number in enumerate(units)}
   specs: list[OpSpec] = []
-  extra: dict[int, dict[str, list[str]]] = {}
   node_of: dict[int, int] = {}  # op -> position in the result
   output_of: dict[int, int] = {}  # tensor -> its output there
   for op in range(graph.num_ops):
-    unit = None if outside[op] else units[int(unit_of[op])]
     if op in node_of or not is_kept[op]:
       continue
-    ops = [op] if unit is None else unit.ops
-    tensors = [*range(*graph.output_offsets[op : op + 2].tolist())]
-    if unit is not None:
-      tensors = [*unit.outputs]
-      extra[len(specs)] = {"members": [graph.names[one] for one in ops]}
-    node_of.update(dict.fromkeys(ops, len(specs)))
-    output_of.update({tensor: i for i, tensor in enumerate(tensors)})
-    time_us = {
-      kind: float(graph.time_us[kind][op])
-      if unit is None
-      else times[kind][row_of[int(unit_of[op])]]
-      for kind in graph.time_us
-    }
-    specs.append(
-      _spec(graph, ops, tensors, time_us, None if unit is None else unit)
-    )
+    number = int(unit_of[op])
+    if number < 0:
+      tensors = range(*graph.output_offsets[op : op + 2].tolist())
+      unit = Unit([op], tensors, (), (), float(graph.temp_bytes[op]))
+      time_us = {kind: float(us[op]) for kind, us in graph.time_us.items()}
+    else:
+      unit = units[number]
+      time_us = {kind: us[row_of[number]] for kind, us in times.items()}
+    node_of.update(dict.fromkeys(unit.ops, len(specs)))
+    output_of.update({tensor: i for i, tensor in enumerate(unit.outputs)})
+    specs.append(_spec(graph, unit, time_us, is_unit=number >= 0))
   edges = {
     (
       node_of[src],
@@ -440,37 +433,28 @@ def _with_units(
     and node_of[src] != node_of[dst]
     and not (inlined[src] and not outside[dst])
   }
-  specs = [
-    dataclasses.replace(spec, extra=extra.get(i, {}))
-    for i, spec in enumerate(specs)
-  ]
   return build_graph(
     graph.name, specs, list(edges), extra={**graph.extra, "compile": XLA}
   )
 
 
 def _spec(
-  graph: OpGraph,
-  ops: Sequence[int],
-  tensors: Sequence[int],
-  time_us: Mapping[str, float],
-  unit: Unit | None,
+  graph: OpGraph, unit: Unit, time_us: Mapping[str, float], *, is_unit: bool
 ) -> OpSpec:
-  first = ops[0]
+  """Describes a unit, or an op outside units, as an op."""
+  ops, first = unit.ops, unit.ops[0]
   group, layer = int(graph.colocation[first]), int(graph.layer[first])
+  microbatch = int(graph.microbatch[first])
   return OpSpec(
-    name=graph.names[first] if unit is None else f"{graph.names[first]}/unit",
-    type=graph.types[first] if unit is None else UNIT,
+    name=f"{graph.names[first]}/unit" if is_unit else graph.names[first],
+    type=UNIT if is_unit else graph.types[first],
     time_us={k: us for k, us in time_us.items() if not np.isnan(us)},
-    output_bytes=graph.output_bytes[[*tensors]].tolist(),
+    output_bytes=graph.output_bytes[[*unit.outputs]].tolist(),
     persistent_bytes=float(graph.persistent_bytes[ops].sum()),
-    temp_bytes=float(graph.temp_bytes[first])
-    if unit is None
-    else unit.temp_bytes,
+    temp_bytes=unit.temp_bytes,
     colocation=graph.colocation_names[group] if group >= 0 else None,
     layer=graph.layer_names[layer] if layer >= 0 else None,
-    microbatch=int(graph.microbatch[first])
-    if graph.microbatch[first] >= 0
-    else None,
+    microbatch=microbatch if microbatch >= 0 else None,
     peak_us={k: float(us[ops].sum()) for k, us in graph.peak_us.items()},
+    extra={"members": [graph.names[op] for op in ops]} if is_unit else {},
   )

@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfplace.cost.kernels.rates import Rates
-
 MOST = 1.0  # of the logarithm: beyond the measured range nothing runs away
 
 
@@ -86,23 +84,3 @@ def details(
     columns += [fullness(size, tile) for tile in (8, 32, 64, 128)]
     columns.append(np.gcd(size.astype(np.int64), 32).astype(float))
   return columns
-
-
-def machine(
-  intensity: np.ndarray, waves: np.ndarray, size: np.ndarray, rates: Rates
-) -> list[np.ndarray]:
-  """Columns that relate a kernel to its GPU.
-
-  Args:
-    intensity: [n] operations per byte over those of the GPU.
-    waves: [n] tiles of 128 x 128 per multiprocessor.
-    size: [n] bytes of all operands.
-  """
-  kinds = (rates.is_old, rates.is_modern_memory, rates.power_ratio)
-  return [
-    np.log2(intensity),
-    np.log2(waves),
-    np.ceil(waves) / waves,
-    np.log2(size / rates.l2_bytes),
-    *(np.broadcast_to(kind, size.shape) for kind in kinds),
-  ]

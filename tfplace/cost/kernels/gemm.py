@@ -143,6 +143,13 @@ def details(shapes: np.ndarray, rates: Rates) -> np.ndarray:
   intensity = 2 * batch * m * n * k / size / balance
   waves = np.ceil(m / 128) * np.ceil(n / 128) * batch / rates.multiprocessors
   sizes = (batch, m, n, k, np.minimum(m, n), m / n)
-  columns = correction.details(sizes, (m, n, k))
-  columns += correction.machine(intensity, waves, size, rates)
+  kinds = (rates.is_old, rates.is_modern_memory, rates.power_ratio)
+  columns = [
+    *correction.details(sizes, (m, n, k)),
+    np.log2(intensity),
+    np.log2(waves),
+    np.ceil(waves) / waves,
+    np.log2(size / rates.l2_bytes),
+    *(np.broadcast_to(kind, size.shape) for kind in kinds),
+  ]
   return np.stack(columns, axis=-1)

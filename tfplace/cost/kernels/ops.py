@@ -56,9 +56,9 @@ _OUTPUT_ONCE = frozenset({
   "Fill", "OnesLike", "RandomStandardNormal", "RandomUniform",
   "StatelessRandomUniformV2", "ZerosLike",
 })  # fmt: skip
-_SOFTMAX = {"Softmax": 2.0, "LogSoftmax": 2.0}
-_CROSS_ENTROPY = frozenset({
-  "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
+_ROWS = frozenset({
+  "LogSoftmax", "Softmax", "SoftmaxCrossEntropyWithLogits",
+  "SparseSoftmaxCrossEntropyWithLogits",
 })  # fmt: skip
 
 # Elementwise ops that broadcast their inputs.
@@ -286,7 +286,7 @@ def _memory_bound(op: Op, precision: str) -> Kernel:
   read = [spec.num_bytes for spec in op.inputs]
   written = [spec.num_bytes for spec in op.outputs]
   name = "elementwise"
-  if op.type in _SOFTMAX or op.type in _CROSS_ENTROPY:
+  if op.type in _ROWS:
     name = "softmax"
   elif op.type.startswith("Depthwise"):
     name = "depthwise"
