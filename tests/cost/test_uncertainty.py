@@ -16,7 +16,7 @@ from tfplace.cost.uncertainty import (
 )
 
 
-def problem_of(*types, cluster="v100x2", costs="kernels"):
+def problem_of(*types, cluster="v100x2", **extra):
   """Ops of 1 s side by side; all but "Add" compute at half of the peak."""
   ops = [
     OpSpec(
@@ -27,7 +27,7 @@ def problem_of(*types, cluster="v100x2", costs="kernels"):
     )
     for i, kind in enumerate(types)
   ]
-  graph = build_graph("g", ops, [], extra={"costs": costs})
+  graph = build_graph("g", ops, [], extra={"costs": "kernels", **extra})
   return Problem(graph, cluster_preset(cluster))
 
 
@@ -64,7 +64,9 @@ def test_products_on_an_unknown_generation_err_by_twice_as_much():
 def test_costs_without_known_errors_have_no_interval():
   devices = np.zeros((1, 1), np.int32)
   assert sampled_step_us(problem_of("Add", costs="grappler"), devices) is None
-  results = [placers.place(problem_of("Add", costs="measured"), "single")]
+  measured = problem_of("Add", step_noise=0.01)
+  assert sampled_step_us(measured, devices) is None
+  results = [placers.place(measured, "single")]
   assert with_intervals(results) == results
 
 

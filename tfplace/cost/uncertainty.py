@@ -19,6 +19,7 @@ from tfplace.core.hardware import GPUS
 from tfplace.core.op_graph import UNIT, OpGraph
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_share, time_scale
+from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.simulate import Simulator
 
 SAMPLES = 64
@@ -100,11 +101,12 @@ def sampled_step_us(problem: Problem, devices: np.ndarray) -> np.ndarray | None:
 
   Returns:
     [SAMPLES, num_placements] step times in microseconds. None where the errors
-    of the costs are unknown: without a GPU, or if the costs are not those of
-    the cost model "kernels".
+    of the costs are unknown: without a GPU, or if the costs were measured or
+    are not those of the cost model "kernels".
   """
   kinds = {device.kind: device for device in problem.cluster.devices}
-  are_known = problem.graph.extra.get("costs") == "kernels"
+  extra = problem.graph.extra
+  are_known = extra.get("costs") == "kernels" and STEP_NOISE not in extra
   if not are_known or all(device.is_cpu for device in kinds.values()):
     return None
   simulator = Simulator(problem)
