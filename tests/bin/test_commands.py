@@ -79,6 +79,8 @@ def test_extract_place_simulate_agree(keras_file, tmp_path, capsys):
   assert placed["strategy"] == "m_topo"
   assert placed["evaluations"] >= 1
   assert placed["seconds"] > 0
+  low_us, high_us = placed["interval_us"]
+  assert low_us < placed["step_time_us"] < high_us
   out = str(tmp_path / "e.json")
   trace, picture = str(tmp_path / "t.json"), str(tmp_path / "t.png")
   assert (
