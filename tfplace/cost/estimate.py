@@ -104,7 +104,7 @@ def estimates(
     return OpTimes({kind: {} for kind in hardware}, {})
   try:
     item = grappler.make_item(graph_def)
-    times = {
+    times: dict[Timed, dict[str, float]] = {
       kind: grappler.op_times_us(item, properties)
       for kind, properties in hardware.items()
     }

@@ -120,5 +120,5 @@ def lighter(color: str) -> str:
   """Returns the color of a forward pass, given its backward pass's color."""
   from matplotlib import colors
 
-  rgb = np.array(colors.to_rgb(color))
-  return colors.to_hex(rgb + _LIGHTER * (1 - rgb))
+  red, green, blue = (x + _LIGHTER * (1 - x) for x in colors.to_rgb(color))
+  return colors.to_hex((red, green, blue))
