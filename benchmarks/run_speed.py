@@ -26,7 +26,7 @@ from tfplace.core.presets import cluster_preset
 from tfplace.placers import Budget
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.place import warm_up
-from tfplace.placers.search.search import Search, SearchConfig
+from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator
 
 _LEAST_S = 0.5  # of the simulations of one kind of placement
@@ -81,7 +81,7 @@ def _rates(
   began = time.process_time()  # others' work does not count
   groups = GroupGraph(problem)
   first = groups.contract(shares)
-  search = Search(groups, seed, config=SearchConfig(chains=1), like=first)
+  search = Search(groups, seed, chains=1, like=first)
   ready = time.process_time()
   search.run([first], Budget(seconds))
   taken = time.process_time() - ready

@@ -22,7 +22,7 @@ from tfplace.learned.ordered.decoding import (
   Head,
   decode,
 )
-from tfplace.learned.ordered.placer import OrderedPlacer, OrderedProposer
+from tfplace.learned.ordered.placer import OrderedPlacer, passes_of
 from tfplace.learned.ordered.tables import partial_tables
 from tfplace.placers.tracker import Tracker
 
@@ -158,8 +158,8 @@ def test_missing_links_are_seen_as_far():
 def best_of(problem, seed, **given):
   placer = OrderedPlacer(**{"samples": 60, **given})
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
-  proposer = OrderedProposer(problem, UniformPolicy(16))
-  placer.search(tracker, np.random.default_rng(seed), proposer)
+  passes = passes_of(problem, UniformPolicy(16))
+  placer.search(tracker, np.random.default_rng(seed), passes)
   return tracker.result()
 
 

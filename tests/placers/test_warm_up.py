@@ -18,7 +18,6 @@ from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace import placers
 from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.schedule import SearchConfig
 from tfplace.simulate import Simulator
 
 def signatures():
@@ -51,7 +50,7 @@ numbers["tolerance"] = np.float16(0.1)
 for strategy in ("annealing", "auto"):
   placers.place(problem, strategy, max_evaluations=count, **numbers)
   placers.place(problem, strategy, **numbers)
-warm = AnnealingPlacer(config=SearchConfig(patience=np.int16(3)))
+warm = AnnealingPlacer()
 simulator = Simulator(problem)
 warm.place(problem, simulator, Budget(np.float32(9), count), np.int8(1))
 simulator.run(np.zeros((2, problem.graph.num_ops), np.int64), np.float32(9))

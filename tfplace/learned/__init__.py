@@ -21,14 +21,10 @@ class Method:
   Attributes:
     placer: "module:class" of a `Placer` with a field `policy`.
     version: Version of the features. Policies of other versions are rejected.
-    proposer: "module:function" from a `Problem` and a policy's directory (None
-      for the shipped one) to a `placers.search.guide.Proposer`, which the
-      placer takes as `proposer`; None if the method has none.
   """
 
   placer: str
   version: int
-  proposer: str | None = None
 
 
 def find_method(strategy: str) -> Method:

@@ -1,9 +1,8 @@
 """The `auto` strategy: divides its budget among all strategies.
 
 Rules, then the other classical placers and beside them the learned policy,
-which changes the best placement; then search, which may go on asking the
-policy, and `consolidate`. It stops once a placement is within the budget's gap
-of the proven bound.
+which changes the best placement; then search and `consolidate`. It stops once
+a placement is within the budget's gap of the proven bound.
 """
 
 import concurrent.futures
@@ -34,8 +33,6 @@ from tfplace.placers.search.annealing import (
   improve,
   improvements,
 )
-from tfplace.placers.search.guide import Proposer
-from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.tracker import Tracker, infeasible
 from tfplace.simulate import Simulator
 
@@ -52,10 +49,8 @@ _LEARNED_SHARE = 0.25
 # Setup seconds of the policy, and further ones per op.
 _LEARNED_SETUP_S, _LEARNED_SETUP_S_PER_OP = 0.4, 1.5e-5
 # Remaining time without which the policy does not run: a multiple of its setup
-# time, but at least this many seconds if TensorFlow is loaded. The multiple is
-# larger on steps without microbatches, on which the search alone gains more in
-# the first seconds, if no policy is given.
-_LEARNED_SETUPS, _WHOLE_SETUPS, _LEARNED_LEAST_S = 1.5, 7.0, 0.5
+# time, but at least this many seconds if TensorFlow is loaded.
+_LEARNED_SETUPS, _LEARNED_LEAST_S = 1.5, 0.5
 # The same if TensorFlow is not loaded yet, in seconds.
 _LEARNED_LOAD_S = 25.0
 # Number of placements from which the search starts.
@@ -69,11 +64,9 @@ _CONSOLIDATION_SHARE, _CONSOLIDATION_S_PER_OP = 0.03, 6e-6
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
 
-  The policy changes the best placement before the search, and rates and
-  proposes moves inside it while they pay. On steps without microbatches it is
-  only asked inside the search, whose first sweeps gain more in the same
-  seconds; a given policy is asked for a placement if the budget is evaluations,
-  with which the search asks nobody.
+  The policy changes the best placement before the search. On steps without
+  microbatches only a given policy is asked, since the search gains more than
+  the shipped one in the same seconds.
 
   Attributes:
     learned: learned placers to run; () for none.
@@ -86,14 +79,12 @@ class AutoPlacer:
       traffic, because among placements within the noise of measured costs, the
       one with less traffic is the better guess. 0 undoes only moves without
       gain. The result is never slower than a proven optimum or `start`.
-    search: settings of the search.
   """
 
   learned: Sequence[str] = registry.LEARNED_IN_AUTO
   policy: str | None = None
   start: np.ndarray | None = None
   tolerance: float = 0.0
-  search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
   name: ClassVar[str] = "auto"
 
   def place(
@@ -161,7 +152,6 @@ class _Run:
     self.tried: list[Result] = []
     self.skipped: dict[str, str] = {}
     self.failure: TfplaceError | None = None
-    self.proposer: Proposer | None = None
 
   @functools.cached_property
   def groups(self) -> GroupGraph:
@@ -193,7 +183,7 @@ class _Run:
       return
     left_s = self.budget.left_s * _CLASSICAL_SHARE
     budget = dataclasses.replace(self.budget.fraction(1.0), seconds=left_s)
-    self._attempt(strategy, lambda: self._place(strategy, None, budget))
+    self._attempt(strategy, lambda: self._place(strategy, budget))
 
   @contextlib.contextmanager
   def learning(self, strategies: Sequence[str]) -> Iterator[None]:
@@ -209,11 +199,11 @@ class _Run:
       for strategy in strategies:
         budget = self._learned_budget(strategy)
         if budget is not None:
-          ask = functools.partial(self._ask, strategy, budget)
+          ask = functools.partial(self._place, strategy, budget)
           self._attempt(strategy, ask)
       return
     ended = self.budget.cancelled or threading.Event()
-    jobs: dict[str, concurrent.futures.Future[Result | None]] = {}
+    jobs: dict[str, concurrent.futures.Future[Result]] = {}
     began_s = self.tracker.seconds
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
       try:
@@ -222,7 +212,7 @@ class _Run:
           if budget is not None:
             with cancelled_by(ended):
               run = contextvars.copy_context().run
-            jobs[strategy] = pool.submit(run, self._ask, strategy, budget)
+            jobs[strategy] = pool.submit(run, self._place, strategy, budget)
         yield
       except BaseException:
         ended.set()
@@ -235,11 +225,9 @@ class _Run:
     if self.is_met:
       self.skipped[strategy] = _MET
       return None
-    only_in_search = self._is_only_in_search(strategy)
-    if only_in_search and not self.budget.is_timed:
+    if self.problem.graph.num_microbatches == 1 and self.placer.policy is None:
       self.skipped[strategy] = (
-        "on steps without microbatches its policy is asked inside the search,"
-        " if seconds are the budget"
+        "the search gains more on steps without microbatches"
       )
       return None
     left, num_ops = self.tracker.left, self.problem.graph.num_ops
@@ -247,9 +235,7 @@ class _Run:
     least_s = _LEARNED_LOAD_S
     # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.is_timed:
-      is_asked_late = only_in_search and self.placer.policy is None
-      setups = _WHOLE_SETUPS if is_asked_late else _LEARNED_SETUPS
-      least_s = max(_LEARNED_LEAST_S, setups * setup_s)
+      least_s = max(_LEARNED_LEAST_S, _LEARNED_SETUPS * setup_s)
     if left.seconds < least_s:
       self.skipped[strategy] = (
         f"{left.seconds:.1f} s were left, and it is not loaded with fewer"
@@ -258,25 +244,6 @@ class _Run:
       return None
     share = left.fraction(_LEARNED_SHARE)
     return dataclasses.replace(share, seconds=setup_s + share.seconds)
-
-  def _is_only_in_search(self, strategy: str) -> bool:
-    """Returns True if no placement of the policy itself is wanted."""
-    if self.problem.graph.num_microbatches > 1:
-      return False
-    # The search asks nothing if evaluations are the budget; a given policy is
-    # asked all the same.
-    searched = self.placer.policy is None or self.budget.is_timed
-    return searched and registry.has_proposer(strategy)
-
-  def _ask(self, strategy: str, budget: Budget) -> Result | None:
-    """Runs a learned placer; keeps its proposer for the search."""
-    policy = self.placer.policy
-    proposer = registry.open_proposer(strategy, policy, self.problem)
-    self.proposer = self.proposer or proposer
-    if self._is_only_in_search(strategy):
-      self.skipped[strategy] = "it is asked inside the search only"
-      return None
-    return self._place(strategy, policy, budget, proposer)
 
   def search(self) -> None:
     if self.is_met:
@@ -294,9 +261,6 @@ class _Run:
       lambda: improve(
         *(tracker, self.groups, starts),
         seed=self.seed,
-        config=self.placer.search,
-        proposer=self.proposer,
-        other=self._other_start,
       ),
     )
 
@@ -340,33 +304,21 @@ class _Run:
   def _starts(self) -> list[Result]:
     """Returns the starts of the search: the given one, then the best."""
     given = [r for r in self.tried if r.strategy == _START]
-    known = [r for r in self.tried if r.strategy not in registry.LEARNED]
-    best = best_first(known)[:_STARTS]
+    best = best_first(self.tried)[:_STARTS]
     return [*given, *(r for r in best if r not in given)]
-
-  @property
-  def _other_start(self) -> np.ndarray | None:
-    """Returns the placement of a policy if it is the best so far."""
-    if not self.tried:
-      return None
-    best = best_first(self.tried)[0]
-    is_learned = best.strategy in registry.LEARNED
-    return best.placement.devices if is_learned else None
 
   def _place(
     self,
     strategy: str,
-    policy: str | None,
     budget: Budget,
-    proposer: Proposer | None = None,
   ) -> Result:
-    start = None
+    policy = start = None
     known = registry.STRATEGIES[strategy]
-    if self.tried and known.accepts_start and known.family == "learned":
-      start = best_first(self.tried)[0].placement.devices[None]
-    placer = registry.get_placer(
-      strategy, policy, start=start, proposer=proposer
-    )
+    if known.family == "learned":
+      policy = self.placer.policy
+      if self.tried and known.accepts_start:
+        start = best_first(self.tried)[0].placement.devices[None]
+    placer = registry.get_placer(strategy, policy, start=start)
     return placer.place(self.problem, self.evaluator, budget, self.seed)
 
   def _attempt(

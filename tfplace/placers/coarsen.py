@@ -1,11 +1,10 @@
 """Coarsening of groups into coarse groups that move together.
 
-Three methods limit the work of a coarse group: by edges (METIS, Karypis and
-Kumar, 1998), by work (the lightest merges first), and by bytes (`merge`).
+`coarsen_by_work` merges the lightest first, up to a share of all work; `merge`
+has a method that reaches a given number of coarse groups.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -45,57 +44,31 @@ class Coarsening:
     )
 
 
-def coarsen_by_edges(groups: GroupGraph) -> Coarsening:
-  """Merges along the edges with the highest cut cost first."""
+def coarsen_by_work(
+  groups: GroupGraph, finest: int = 12, coarsest: int = 2
+) -> Coarsening:
+  """Merges the coarse groups with the least work first, level by level.
+
+  A coarse group has at most a share 2**-finest, ..., 2**-coarsest of all work.
+  The defaults were chosen by trial. Levels that get coarser are kept.
+  """
   graph = _graph(groups)
-  order = np.argsort(-graph.cut_us, kind="stable")
-  ends = graph.low[order], graph.high[order]
-
-  def join(label: np.ndarray, limit: float) -> np.ndarray:
-    joined = _join_by_edges(label, *ends, graph.work, graph.allowed, limit)
-    return np.unique(joined, return_inverse=True)[1]
-
-  return _by_levels(groups, join)
-
-
-def coarsen_by_work(groups: GroupGraph) -> Coarsening:
-  """Merges the coarse groups with the least work first, level by level."""
-  start = _graph(groups)
-
-  def join(label: np.ndarray, limit: float) -> np.ndarray:
-    graph = _contract(start, label)
+  label = np.arange(groups.num_groups)
+  total = float(groups.fastest_us.sum())
+  kept: list[np.ndarray] = []
+  for exponent in range(finest, coarsest - 1, -1):
     while True:
       joined = _join_by_work(
         *_adjacency(graph),
         graph.work,
         np.argsort(graph.work, kind="stable"),
         graph.allowed,
-        limit,
+        total / 2**exponent,
       )
       _, joined = np.unique(joined, return_inverse=True)
       if joined.max(initial=-1) + 1 == len(joined):
-        return label
+        break
       label, graph = joined[label], _contract(graph, joined)
-
-  return _by_levels(groups, join)
-
-
-def _by_levels(
-  groups: GroupGraph,
-  join: Callable[[np.ndarray, float], np.ndarray],
-  finest: int = 12,
-  coarsest: int = 2,
-) -> Coarsening:
-  """Merges level by level; keeps levels that get coarser.
-
-  A coarse group has at most a share 2**-finest, ..., 2**-coarsest of all work.
-  The defaults were chosen by trial.
-  """
-  label = np.arange(groups.num_groups)
-  total = float(groups.fastest_us.sum())
-  kept: list[np.ndarray] = []
-  for exponent in range(finest, coarsest - 1, -1):
-    label = join(label, total / 2**exponent)
     if not kept or label.max(initial=0) < kept[-1].max(initial=0):
       kept.append(label)
   return Coarsening(tuple(kept))
@@ -155,37 +128,6 @@ def _graph(groups: GroupGraph) -> _Graph:
     groups.fastest_us,
     groups.allowed,
   )
-
-
-@allocating
-def _join_by_edges(
-  label: np.ndarray,
-  src: np.ndarray,
-  dst: np.ndarray,
-  work: np.ndarray,
-  allowed: np.ndarray,
-  limit: float,
-) -> np.ndarray:
-  """Merges along the edges in order; returns the [num_groups] new labels."""
-  count = len(label)
-  parent = np.arange(count)
-  held = np.zeros(count)
-  free = np.ones((count, allowed.shape[1]), np.bool_)
-  for group in range(count):
-    held[label[group]] += work[group]
-    _narrow(free, label[group], allowed, group)
-  for i in range(len(src)):
-    a, b = root(parent, label[src[i]]), root(parent, label[dst[i]])
-    if a == b or held[a] + held[b] > limit or not _meet(free, a, b):
-      continue
-    a, b = min(a, b), max(a, b)
-    parent[b] = a
-    held[a] += held[b]
-    _narrow(free, a, free, b)
-  result = np.empty(count, np.int64)
-  for group in range(count):
-    result[group] = root(parent, label[group])
-  return result
 
 
 @allocating

@@ -10,7 +10,6 @@ import functools
 import importlib
 import logging
 import math
-import os
 import pickle
 import sys
 import time
@@ -26,7 +25,7 @@ from tfplace.errors import TfplaceError, shown
 from tfplace.placers import registry
 from tfplace.simulate import Simulator
 
-LOCAL = "local"  # Workers in threads of this process.
+LOCAL = "local"  # A worker in a thread of this process.
 _ANSWER_S = 4.0  # For each answer of a scheduler.
 _START_S = 60.0  # For a worker to start, and to load and compile placers.
 _POLL_S = 0.5  # Between two looks at a task.
@@ -256,7 +255,7 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
 
   Args:
     dask: address of a Dask scheduler such as "tcp://10.0.0.1:8786", or "local"
-      for one thread of this process per two cores: a search has two threads.
+      for one thread of this process: a search uses all cores.
     strategy: strategy that each worker loads.
 
   Raises:
@@ -278,8 +277,7 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
     address, number = dask, 1
     try:
       if dask == LOCAL:
-        number = max(1, len(os.sched_getaffinity(0)) // 2)
-        address = stack.enter_context(_local_cluster(number))
+        address = stack.enter_context(_local_cluster())
       client = distributed.Client(
         address, timeout=_ANSWER_S, set_as_default=False
       )
@@ -296,8 +294,8 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
 
 
 @contextlib.contextmanager
-def _local_cluster(number: int) -> Iterator[str]:
-  """Starts workers in threads of this process, which opens no port."""
+def _local_cluster() -> Iterator[str]:
+  """Starts a worker in a thread of this process, which opens no port."""
   import distributed
 
   def without_http(server: type) -> type:
@@ -312,6 +310,5 @@ def _local_cluster(number: int) -> Iterator[str]:
     "cls": without_http(distributed.Worker),
     "options": {"nthreads": 1, "memory_limit": 0},
   }
-  workers = dict.fromkeys(range(number), worker)
-  with distributed.SpecCluster(workers, scheduler) as cluster:
+  with distributed.SpecCluster({0: worker}, scheduler) as cluster:
     yield cluster.scheduler_address

@@ -26,8 +26,6 @@ from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.requests import Request
-from tfplace.placers.search.annealing import AnnealingPlacer
-from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.sub_clusters import place_on_parts_first
 from tfplace.simulate import Simulator
 
@@ -209,12 +207,6 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
       placer.place(problem, simulator, Budget(1e6, 8), 0)
     except TfplaceError:
       continue
-  if "annealing" in parts:
-    # Search a small graph in the way that large graphs are searched.
-    large = AnnealingPlacer(
-      config=SearchConfig(coarse_groups=1), starts=("single",)
-    )
-    large.place(problem, simulator, Budget(1e6, 200), 0)
 
 
 def _ladder(message_costs: bool) -> Problem:

@@ -176,7 +176,6 @@ def get_placer(
   *,
   start: np.ndarray | None = None,
   tolerance: float | None = None,
-  proposer: Any = None,
 ) -> Placer:
   """Creates the placer of a strategy.
 
@@ -187,7 +186,6 @@ def get_placer(
     start: [num_starts, num_ops] devices of placements; a strategy that accepts
       starts begins with the best.
     tolerance: see `AutoPlacer`; other strategies ignore it.
-    proposer: result of `open_proposer` for the problem, or None.
 
   Raises:
     TfplaceError: the strategy is unknown, does not take a policy, or cannot
@@ -207,33 +205,12 @@ def get_placer(
     options["start"] = start
   if tolerance is not None and family == "auto":
     options["tolerance"] = tolerance
-  if proposer is not None:
-    options["proposer"] = proposer
   return placer(**options)
-
-
-def open_proposer(strategy: str, policy: str | None, problem: Problem) -> Any:
-  """Prepares a learned strategy for a problem.
-
-  Returns:
-    A `search.guide.Proposer`, which the placer of the strategy takes, too;
-    None if the strategy has none.
-
-  Raises:
-    TfplaceError: the policy cannot be loaded.
-  """
-  path = _method(strategy).proposer
-  return None if path is None else _imported(path)(problem, policy)
 
 
 def policy_starts(policy: str, problem: Problem) -> np.ndarray:
   """Returns [num_starts, num_ops] devices, see `learned.policies.starts`."""
   return _imported("tfplace.learned.policies:starts")(policy, problem)
-
-
-def has_proposer(strategy: str) -> bool:
-  """Returns True for a learned strategy that a search can ask."""
-  return _method(strategy).proposer is not None
 
 
 def check_accepts_start(strategy: str) -> None:

@@ -7,6 +7,5 @@ METHODS = {
     placer="tfplace.learned.ordered.placer:OrderedPlacer",
     # The last digit is incremented when the inputs of a decision change.
     version=100 * features.VERSION + 3,
-    proposer="tfplace.learned.ordered.placer:open_proposer",
   )
 }

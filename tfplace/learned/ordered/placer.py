@@ -2,15 +2,13 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
 from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import PlacementError, TfplaceError
 from tfplace.learned import features, policies
 from tfplace.learned.decisions import NEVER, Decisions, decisions_at
@@ -31,14 +29,14 @@ _RULES = ("expert", "axes", "single")
 # Number of ops up to which HEFT's placement is a start, too; at 50,000 it takes
 # a second.
 _HEFT_OPS = 10_000
-# With a given proposer, samples end once the second half of them, after the
-# first, gained less than this.
+# With given starts, samples end once the second half of them gained less than
+# this.
 _LEAST_GAIN, _LEAST_SAMPLES = 0.01, 100
 _SINGLE_SHARE = 0.7  # of the later samples: one decision alone
 _TRIED = 2.0  # nats by which an earlier try makes a change less likely
 _FADING = 0.5  # Factor on the counts of tries with each new base.
 _SIMILAR = 0.05  # Share of ops that may differ for ratings to be reused.
-_BASES = 4  # Bases that are remembered: each chain of a search has its own.
+_BASES = 4  # Bases that are remembered.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,24 +52,12 @@ class OrderedPlacer(PolicyPlacer):
     patience: Samples per size without improvement after which it ends.
     start: [num_starts, num_ops] devices of starts. The best is modified
       first. None uses the best placement of the rules.
-    proposer: Samples of the problem, if they are ready; else those of `policy`.
   """
 
   samples: int = 4096
   patience: int = 512
   start: np.ndarray | None = None
-  proposer: "OrderedProposer | None" = None
   name: ClassVar[str] = "ordered"
-
-  def place(
-    self, problem: Problem, evaluator: Evaluator, budget: Budget, seed: int
-  ) -> Result:
-    """See `PolicyPlacer`."""
-    if self.proposer is None:
-      return super().place(problem, evaluator, budget, seed)
-    tracker = Tracker(self.name, problem, evaluator, budget)
-    self.search(tracker, np.random.default_rng(seed), self.proposer)
-    return tracker.result()
 
   def _propose(
     self,
@@ -79,32 +65,31 @@ class OrderedPlacer(PolicyPlacer):
     tracker: Tracker,
     rng: np.random.Generator,
   ) -> None:
-    self.search(tracker, rng, OrderedProposer(tracker.problem, policy))
+    self.search(tracker, rng, passes_of(tracker.problem, policy))
 
   def search(
     self,
     tracker: Tracker,
     rng: np.random.Generator,
-    proposer: "OrderedProposer",
+    passes: "Sequence[Pass]",
   ) -> None:
     """Offers samples until none of the last `patience` was an improvement.
 
-    A given proposer is also asked by the search that follows, where it competes
-    with other moves. Then samples end here once they gain little.
+    With given starts, as in `auto`, where a search follows, they also end once
+    they gain little.
     """
     base = self._begin(tracker)
     best_us = [_time_us(tracker)]
     better = -1  # number of the sample that found the best placement
-    before_search = self.proposer is not None
     for number in range(self.samples):
-      for one in proposer.passes:
+      for one in passes:
         tried = len(best_us)
         slow_us = (1.0 + _LEAST_GAIN) * best_us[-1]
         is_slow = tracker.best is not None and best_us[tried // 2] <= slow_us
         if (
           tracker.is_done
           or number - better > self.patience
-          or (is_slow and before_search and tried > _LEAST_SAMPLES)
+          or (is_slow and self.start is not None and tried > _LEAST_SAMPLES)
         ):
           return
         with contextlib.suppress(PlacementError):
@@ -176,7 +161,7 @@ class Pass:
   def sample(
     self, base: np.ndarray, rng: np.random.Generator, number: int
   ) -> np.ndarray:
-    """Samples a change of [num_ops] devices; safe in several threads.
+    """Samples a change of [num_ops] devices.
 
     Args:
       number: Number of the sample, from 0 on. The first may change everything.
@@ -213,11 +198,6 @@ class Pass:
         break
     return devices
 
-  def rate(self, base: np.ndarray) -> np.ndarray:
-    """Returns [N, D] probabilities that a single change is better than none."""
-    gains = self._based(base, _SIMILAR).gains
-    return 1.0 / (1.0 + np.exp(np.minimum(-gains, 700.0)))
-
   def _rated(self, based: "_Based") -> np.ndarray:
     """Returns [N, D] logs of the weights with which single changes are sampled.
 
@@ -233,7 +213,7 @@ class Pass:
       similar: Share of the ops that may be on another device.
     """
     most = similar * len(base)
-    for known in self._known:  # One read: another thread may replace it.
+    for known in self._known:
       if np.count_nonzero(known.decisions.base != base) <= most:
         return known
     decisions, tables = self.tables.based_on(base)
@@ -266,44 +246,11 @@ def single_gains(tables: PartialTables, head: Head) -> np.ndarray:
   return np.maximum(gains, NEVER)
 
 
-class OrderedProposer:
-  """Proposals and ratings of a policy for `placers.search`.
-
-  Samples are at the numbers of decisions that the policy names, in turn.
-
-  Attributes:
-    passes: One per size.
-  """
-
-  def __init__(self, problem: Problem, policy: policies.Policy) -> None:
-    sizes = [n for n in policy.decisions() if n is not None] or SIZES
-    self.passes: list[Pass] = []
-    for decisions in decisions_at(problem, sizes):
-      known = self.passes[0].tables.simulated if self.passes else None
-      self.passes.append(Pass(decisions, policy, known))
-
-  @property
-  def labels(self) -> list[np.ndarray]:
-    """See `placers.search.guide.Proposer`: a set of moves per size."""
-    return [one.decisions.decision_of for one in self.passes]
-
-  def rate(self, number: int, devices: np.ndarray) -> np.ndarray:
-    """See `placers.search.guide.Proposer`."""
-    return self.passes[number].rate(devices)
-
-  def propose(
-    self, devices: np.ndarray, number: int, rng: np.random.Generator
-  ) -> np.ndarray:
-    """See `placers.search.guide.Proposer`."""
-    one = self.passes[number % len(self.passes)]
-    return one.sample(devices, rng, number // len(self.passes))
-
-
-def open_proposer(problem: Problem, policy: str | None) -> OrderedProposer:
-  """Loads a policy and encodes a problem.
-
-  Raises:
-    TrainingError: There is no policy, or it cannot be loaded.
-  """
-  loaded = policies.load_placers_policy(OrderedPlacer.name, policy)
-  return OrderedProposer(problem, loaded)
+def passes_of(problem: Problem, policy: policies.Policy) -> list[Pass]:
+  """Returns a pass for each number of decisions that a policy names."""
+  sizes = [n for n in policy.decisions() if n is not None] or SIZES
+  passes: list[Pass] = []
+  for decisions in decisions_at(problem, sizes):
+    simulated = passes[0].tables.simulated if passes else None
+    passes.append(Pass(decisions, policy, simulated))
+  return passes

@@ -1,6 +1,6 @@
 """Simulated annealing over placements with the exact simulator.
 
-Kirkpatrick, Gelatt and Vecchi (1983), with moves that follow the graph.
+Kirkpatrick, Gelatt and Vecchi (1983), after greedy sweeps over coarse groups.
 `search` has the schedule, `chain` the compiled loop.
 """
 
@@ -19,10 +19,9 @@ from tfplace.errors import TfplaceError
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_packed, offer_starts
-from tfplace.placers.search.guide import Proposer
-from tfplace.placers.search.schedule import SearchConfig
 from tfplace.placers.search.search import Search
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate.simulator import available_cores
 
 # Share of the budget after which no further classical placer starts. The
 # fastest run first, and the search compensates for the others.
@@ -33,6 +32,7 @@ _PACKING_SHARE, _LEAST_PACKING_S = 0.2, 0.5
 # Setup seconds of the search per group, and further ones per group and device,
 # measured; without them it is skipped.
 _SETUP_S, _SETUP_DEVICE_S = 8e-6, 0.6e-6
+_CHAINS = 2  # of a search by evaluations
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,11 @@ class AnnealingPlacer:
   """Simulated annealing from the best classical placements.
 
   Attributes:
-    config: Settings of the search.
     starts: Strategies that provide the starts. None uses all fast ones.
     start: [num_starts, num_ops] devices of additional starts, of which the best
       is used. None adds none.
   """
 
-  config: SearchConfig = dataclasses.field(default_factory=SearchConfig)
   starts: tuple[str, ...] | None = None
   start: np.ndarray | None = None
   name: ClassVar[str] = "annealing"
@@ -75,7 +73,7 @@ class AnnealingPlacer:
     starts = [result.placement.devices for result in best_first(found)]
     if self.start is not None:
       starts.insert(0, offer_starts(tracker, groups, self.start))
-    result = improve(tracker, groups, starts, seed=seed, config=self.config)
+    result = improve(tracker, groups, starts, seed=seed)
     return dataclasses.replace(result, skipped=failed)
 
 
@@ -98,9 +96,6 @@ def improve(
   starts: Sequence[np.ndarray],
   *,
   seed: int,
-  config: SearchConfig,
-  proposer: Proposer | None = None,
-  other: np.ndarray | None = None,
 ) -> Result:
   """Searches from [num_ops] starts with the remaining budget.
 
@@ -109,9 +104,8 @@ def improve(
   budget goes to packing. Phases with a long setup are skipped if little time is
   left.
 
-  Args:
-    proposer: See `Search`.
-    other: [num_ops] devices of a further start, see `Search.run`.
+  A search by seconds has a chain per core, a search by evaluations two, so that
+  its result is the same on all machines.
 
   Returns:
     The best of the starts and of the search, according to the tracker's
@@ -119,13 +113,14 @@ def improve(
   """
   if not starts:
     starts = [_start(tracker, groups, seed)]
-  for start in [*starts, *([] if other is None else [other])]:
+  for start in starts:
     tracker.offer(start)
   setup_s = _SETUP_S + _SETUP_DEVICE_S * groups.num_devices
   if tracker.is_met or _is_short(tracker, groups, setup_s):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
-  search = Search(groups, seed, config=config, like=first[0], proposer=proposer)
+  chains = available_cores() if tracker.budget.is_timed else _CHAINS
+  search = Search(groups, seed, chains=chains, like=first[0])
   simulated: list[HistoryPoint] = []
 
   def improved(step_time_us: float, evaluations: int) -> None:
@@ -134,8 +129,7 @@ def improve(
       HistoryPoint(tracker.seconds, total, step_time_us, tracker.name)
     )
 
-  contracted = None if other is None else groups.contract(other)
-  search.run(first, tracker.budget, improved, contracted)
+  search.run(first, tracker.budget, improved)
   tracker.evaluations += search.evaluations
   if search.best is not None:
     tracker.offer(groups.expand(search.best))

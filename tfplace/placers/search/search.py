@@ -1,12 +1,13 @@
-"""Parallel search: anneals several chains in rounds.
+"""Parallel search: greedy sweeps over coarse groups, then annealing in rounds.
 
-Even rounds continue from the best placement, odd ones from a start. On a large
-graph each chain sweeps, then cools once from coarse groups to single groups;
-the worst chain twice takes over the best placement. Deterministic if
-evaluations are the budget.
+A few hundred moves of coarse groups, from large to small, do what annealing of
+single groups needs tens of thousands of simulations for. A round of annealing
+continues from the best placement or from a start. Deterministic if evaluations
+are the budget.
 """
 
 import concurrent.futures
+import itertools
 import math
 import threading
 import time
@@ -15,36 +16,46 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfplace.core.budget import Budget
-from tfplace.placers.coarsen import coarsen_by_edges, coarsen_by_work
+from tfplace.core.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merge import coarsen_by_merging
 from tfplace.placers.search.chain import Chain
-from tfplace.placers.search.guide import Proposer
-from tfplace.placers.search.proposals import Proposals
-from tfplace.placers.search.schedule import Rounds, SearchConfig, scale_of
 from tfplace.placers.search.state import search_state, search_tables, time_order
-from tfplace.placers.search.sweeps import SIZES, Allowance, sweep_all
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
-# Evaluations per round, group and chain. This and what follows is by trial.
-_EVALUATIONS_PER_GROUP = 400.0
-# If the budget has a gap, the patience as a share of all rounds, at least so
-# many; a small graph then has at least so many rounds.
-_PATIENCE_SHARE, _LEAST_PATIENCE, _LEAST_ROUNDS = 1 / 3, 2, 6
-# Factors on the first temperature of a round: from the best placement, and
-# after the sweeps.
-_WARM, _SWEPT = 0.4, 0.1
+# Numbers of coarse groups, level by level. This and what follows is by trial.
+_SIZES = (4096, 1024, 256, 96, 32, 8, 3)
+# Movable groups from which a graph is large: then it is swept before it is
+# annealed, and a round moves coarse groups before single ones.
+_LARGE = 1000
+# Share of the budget for sweeps, and for their first part, which sweeps the
+# coarsest levels again and again, each time from another start.
+_SWEEPS, _REPEATS, _REPEATED_LEVELS = 0.5, 0.2, 4
 # Step time, relative to the best start, up to which a start is swept.
 _NEAR = 1.1
+# Evaluations per round, group and chain, and fruitless rounds after which the
+# search ends; if the budget has a gap, also after a share of all rounds.
+_EVALUATIONS_PER_GROUP, _PATIENCE, _PATIENCE_SHARE = 400, 40, 1 / 3
+# First temperature of a round relative to the lower bound, from a start and
+# from the best placement, and the last one. The first is at least the mean work
+# of a group, so that every move has a chance.
+_HOT, _WARM, _COLD = 0.01, 0.001, 3e-5
+# Levels of a large graph that move at the same time.
+_WINDOW = 4
+# Penalty, in lower bounds, for exceeding the memory of a device by 100%.
+_PENALTY = 5.0
+# Seconds between two checks of the budget, and moves without an effect after
+# which a round ends.
+_CHECK_S, _MOST_IDLE = 0.1, 1000
 
 
 class Search:
   """Search over the placements of one problem.
 
   Args:
+    chains: Number of chains, each in a thread. The result depends on it.
     like: [num_groups] devices. Placements similar to these simulate faster.
-    proposer: Proposes further moves if seconds are the budget, see
-      `proposals`; None for none.
   """
 
   def __init__(
@@ -52,27 +63,19 @@ class Search:
     groups: GroupGraph,
     seed: int,
     *,
-    config: SearchConfig | None = None,
+    chains: int = 2,
     like: np.ndarray | None = None,
-    proposer: Proposer | None = None,
   ) -> None:
-    self._config = config = config or SearchConfig()
-    self._groups = groups
-    self._proposer = proposer
-    self._proposals: list[Proposals] = []
     self._order = time_order(groups, like)
     groups = self._order.groups
-    # Different coarsenings make the chains fail in different ways.
-    tables = [
-      search_tables(groups, find(groups))
-      for find in (coarsen_by_work, coarsen_by_edges)
-    ]
-    self._num_movable = len(tables[0].movable)
-    step = engine.pack(groups.problem, self._order.position)
-    longest_us = groups.problem.fastest_us + step.tail_us
-    is_large = self._num_movable >= config.coarse_groups
-    self._scale = scale_of(groups, is_large, longest_us.max(initial=0.0))
-    self._swept: list[np.ndarray] | None = None
+    problem = groups.problem
+    self._tables = search_tables(groups, coarsen_by_merging(groups, _SIZES))
+    step = engine.pack(problem, self._order.position)
+    longest_us = problem.fastest_us + step.tail_us
+    self._bound_us = max(problem.lower_bound_us, longest_us.max(initial=0.0))
+    # The minimum avoids a zero scale for graphs that are empty or take no time.
+    self._unit_us = max(problem.simple_bound_us, 1e-9)
+    self._work_us = float(groups.fastest_us.sum()) / max(groups.num_groups, 1)
     self._best: np.ndarray | None = None
     self.best_us = math.inf
     self._least_us = math.inf
@@ -80,10 +83,11 @@ class Search:
     self._improved: Improved | None = None
     self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
-    seeds = np.random.SeedSequence(seed).spawn(config.chains)
+    seeds = np.random.SeedSequence(seed).spawn(chains)
+    penalty_us = _PENALTY * self._unit_us
     self._chains = [
-      Chain(search_state(groups, nothing, s), tables[i % 2], step, self._scale)
-      for i, s in enumerate(seeds)
+      Chain(search_state(groups, nothing, s), self._tables, step, penalty_us)
+      for s in seeds
     ]
     self._rngs = [np.random.default_rng(s.spawn(1)[0]) for s in seeds]
 
@@ -97,12 +101,15 @@ class Search:
     """Number of simulated placements so far."""
     return sum(chain.evaluations for chain in self._chains)
 
+  @property
+  def _is_large(self) -> bool:
+    return len(self._tables.movable) >= _LARGE
+
   def run(
     self,
     starts: Sequence[np.ndarray],
     budget: Budget,
     improved: Improved | None = None,
-    other: np.ndarray | None = None,
   ) -> None:
     """Searches until the budget is spent and sets `best`.
 
@@ -111,188 +118,124 @@ class Search:
         first.
       budget: Remaining seconds, or placements for this call.
       improved: Called with each new best step time and the evaluations so far.
-      other: Start of another origin, such as a policy's. It is swept whatever
-        its step time is, and whatever it is, the best starts are swept, too.
     """
-    if not self._num_movable or not len(starts):
+    if not len(self._tables.movable) or not len(starts):
       return
     self._improved = improved
-    if self._proposer is not None and budget.is_timed:
-      known = self._proposer, self._groups, self._order
-      self._proposals = [
-        Proposals(*known, rng, chain)
-        for rng, chain in zip(self._rngs, self._chains, strict=True)
-      ]
     starts = [self._order.enter(start) for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
-    if self._scale.is_within(self.best_us, budget.gap):
-      return
     near_us = _NEAR * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]
-    if other is not None:
-      more = self._order.enter(other)
-      self._evaluate([more])
-      near.insert(0, more)
-      starts.insert(0, more)
+    budget = budget.minus(self.evaluations - before)
+    clock = _Clock(budget, self._chains, self._bound_us)
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
-      self._sweep(pool, near, budget.minus(self.evaluations - before))
-      rounds = self._rounds(budget.minus(self.evaluations - before))
-      patience, fruitless = self._patience(rounds, budget), 0
-      for number in range(rounds.count):
+
+      def on_all(work: Callable[[int], None]) -> None:
+        """Calls a function with the number of each chain, in parallel."""
+        for job in [pool.submit(work, i) for i in range(len(self._chains))]:
+          job.result()
+        self._collect()
+
+      if self._is_large:
+        on_all(lambda i: self._sweep_all(i, near, clock))
+      begin = max(clock.progress(chain) for chain in self._chains)
+      wanted = _EVALUATIONS_PER_GROUP * len(self._tables.movable)
+      count = max(1, round((1 - begin) * clock.evaluations / wanted))
+      patience, fruitless = _PATIENCE, 0
+      if budget.gap:
+        patience = min(patience, max(2, math.ceil(_PATIENCE_SHARE * count)))
+      ends = np.linspace(begin, 1.0, count + 1).tolist()
+      for turn, span in enumerate(itertools.pairwise(ends)):
         before_us = self.best_us
-        self._round(pool, rounds, number, starts, self._done(budget))
+        on_all(lambda i, t=turn, s=span: self._anneal(i, t, starts, clock, s))
         fruitless = 0 if self.best_us < before_us else fruitless + 1
-        if (
-          budget.is_cancelled
-          or self._scale.is_within(self.best_us, budget.gap)
-          or fruitless >= patience
-        ):
+        if clock.is_over or fruitless >= patience:
           break
 
-  def _patience(self, rounds: Rounds, budget: Budget) -> int:
-    """Returns the rounds without improvement before the search ends."""
-    patience = self._config.patience
-    if not budget.gap:
-      return patience
-    share = math.ceil(_PATIENCE_SHARE * rounds.count)
-    return min(patience, max(_LEAST_PATIENCE, share))
-
   def _evaluate(self, starts: Sequence[np.ndarray]) -> list[float]:
-    began = time.perf_counter()
     chain, found_us = self._chains[0], []
     for start in starts:
       chain.restart(start)
       found_us.append(chain.current_us)
     self._collect()
-    rate = len(starts) / max(time.perf_counter() - began, 1e-9)
-    for chain in self._chains:
-      chain.rate = rate
+    for other in self._chains:
+      other.rate = chain.rate
     return found_us
 
-  def _sweep(
-    self,
-    pool: concurrent.futures.Executor,
-    starts: Sequence[np.ndarray],
-    budget: Budget,
+  def _sweep_all(
+    self, number: int, starts: Sequence[np.ndarray], clock: "_Clock"
   ) -> None:
-    self._swept = None
-    is_done = self._done(budget)
-    allowance = Allowance(budget, self._chains, is_done)
-    groups = self._order.groups
-    can_merge = groups.num_groups > min(SIZES)
-    if not self._scale.is_large or not can_merge or allowance.is_nothing:
-      return
-    sweep_all(
-      self._chains,
-      groups,
-      starts,
-      allowance=allowance,
-      after=self._after_sweep,
-      rngs=self._rngs,
-      pool=pool,
-    )
-    for chain in self._chains:
-      chain.guide.tally[:] = 0.0  # Annealing counts other gains.
-    self._collect()
-    self._swept = [chain.best.copy() for chain in self._chains]
+    """Sweeps from several starts, and then finely from the best placement."""
+    chain, top = self._chains[number], self._tables.top_level
+    coarse = range(top, max(0, top - _REPEATED_LEVELS), -1)
+    turn = number
+    while turn == number or clock.progress(chain) < _REPEATS:
+      chain.restart(starts[turn % len(starts)])
+      for level in coarse:
+        self._sweep(number, level, clock)
+      turn += 1
+    chain.restart(chain.best)
+    for level in range(top - _REPEATED_LEVELS, 0, -1):
+      self._sweep(number, level, clock)
 
-  def _rounds(self, budget: Budget) -> Rounds:
-    quota, left_s = None, budget.left_s
-    if budget.max_evaluations is not None:
-      quota = budget.max_evaluations // len(self._chains)
-    expected = self._chains[0].rate * left_s if quota is None else quota
-    wanted = _EVALUATIONS_PER_GROUP * self._num_movable
-    count = max(1, round(expected / wanted))
-    if budget.gap and not self._scale.is_large:
-      count = max(count, _LEAST_ROUNDS)
-    return Rounds(count, quota, time.perf_counter(), left_s)
+  def _sweep(self, number: int, level: int, clock: "_Clock") -> None:
+    """Tries two moves of each coarse group of a level, in random order."""
+    chain, offsets = self._chains[number], self._tables.level_offsets
+    groups = np.arange(offsets[level], offsets[level + 1])
+    left = np.repeat(self._rngs[number].permutation(groups), 2)
+    while len(left) and clock.progress(chain) < _SWEEPS:
+      count = clock.moves(chain, 0.01)
+      chain.move(left[:count], 0.0)
+      left = left[count:]
+      self._report(chain)
 
-  def _begin(
-    self, index: int, number: int, starts: Sequence[np.ndarray]
-  ) -> float:
-    """Restarts a chain for a round and returns its first temperature."""
-    chain, warmth, turn = self._chains[index], 1.0, index + number
-    devices = starts[turn % len(starts)]
-    if self._scale.is_large and number == 0:
-      # Slow cooling separates the chains even if they share a start.
-      devices = starts[0]
-      if self._swept is not None:
-        devices, warmth = self._swept[index], _SWEPT
-    elif turn % 2 == 0 and number > 0 and self._best is not None:
-      devices, warmth = self._best, _WARM
-    chain.done = 0
-    chain.restart(devices)
-    self._skip(chain)
-    return warmth * self._scale.hot_us
-
-  def _round(
+  def _anneal(
     self,
-    pool: concurrent.futures.Executor,
-    rounds: Rounds,
     number: int,
+    turn: int,
     starts: Sequence[np.ndarray],
-    is_done: Callable[[Chain], bool],
+    clock: "_Clock",
+    span: tuple[float, float],
   ) -> None:
-    # All chains start before any of them improves the best placement.
-    hot_us = [self._begin(i, number, starts) for i in range(len(self._chains))]
-    for until in self._scale.stages:
-      jobs = [
-        pool.submit(
-          chain.anneal, rounds, number, hot, until, is_done, self._annealed
-        )
-        for chain, hot in zip(self._chains, hot_us, strict=True)
-      ]
-      for job in jobs:
-        job.result()
-      if until < 1.0:
-        self._meet()
-    self._collect()
+    """Anneals a chain for one round, the given span of the budget."""
+    chain, begin = self._chains[number], span[0]
+    length = span[1] - begin
+    devices, hot_us = starts[(turn + number) % len(starts)], _HOT
+    if self._best is not None and (
+      self._is_large or (turn and (turn + number) % 2)
+    ):
+      devices, hot_us = self._best, _WARM
+    hot_us = max(hot_us * self._unit_us, self._work_us)
+    chain.restart(devices)
+    fall, idle = _COLD * self._unit_us / hot_us, 0
+    while idle < _MOST_IDLE and (at := clock.progress(chain)) < span[1]:
+      share = max(0.0, (at - begin) / length)
+      groups = self._sampled(number, share, clock.moves(chain, length / 50))
+      done = chain.move(groups, hot_us * fall**share)
+      idle = 0 if done else idle + len(groups)
+      self._report(chain)
 
-  def _done(self, budget: Budget) -> Callable[[Chain], bool]:
-    """Returns a function that is True once the budget's gap is met.
-
-    It is also True once the budget is cancelled.
-
-    With a budget of evaluations only the chain's own best counts, because the
-    order of discovery depends on the machine.
-    """
-
-    def is_done(chain: Chain) -> bool:
-      known = self._chains if budget.is_timed else [chain]
-      return budget.is_cancelled or any(
-        self._scale.is_within(other.best_us, budget.gap) for other in known
-      )
-
-    return is_done
-
-  def _meet(self) -> None:
-    """Continues the worst chain from the placement of the best."""
-    ranked = sorted(self._chains, key=lambda chain: chain.current_us)
-    if len(ranked) > 1:
-      ranked[-1].restart(ranked[0].devices)
-      self._skip(ranked[-1])
-
-  def _skip(self, chain: Chain) -> None:
-    if self._proposals:
-      self._proposals[self._chains.index(chain)].skip(chain)
-
-  def _after_sweep(self, chain: Chain) -> None:
-    if self._proposals:
-      self._proposals[self._chains.index(chain)].after_sweep(chain)
-    self._report(chain)
-
-  def _annealed(self, chain: Chain) -> None:
-    if self._proposals:
-      self._proposals[self._chains.index(chain)].after_chunk(chain)
-    self._report(chain)
+  def _sampled(self, number: int, share: float, count: int) -> np.ndarray:
+    """Samples [count] coarse groups, smaller ones later in a round."""
+    tables, rng = self._tables, self._rngs[number]
+    lowest, highest = 0, tables.top_level
+    if self._is_large:
+      most = max(0, highest + 1 - _WINDOW)
+      lowest = round(most * max(0.0, 0.5 - 0.625 * share))
+      highest = min(highest, lowest + _WINDOW - 1)
+    level = rng.integers(lowest, highest + 1, count)
+    first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
+    groups = rng.integers(first, last)
+    single = level == 0
+    groups[single] = rng.choice(tables.movable, np.count_nonzero(single))
+    return groups
 
   def _report(self, chain: Chain) -> None:
     with self._lock:
-      found = chain.best_us
-      if found < self._reported_us:
-        self._reported_us = found
+      if chain.best_us < self._reported_us:
+        self._reported_us = chain.best_us
         if self._improved is not None:
-          self._improved(found, self.evaluations)
+          self._improved(chain.best_us, self.evaluations)
 
   def _collect(self) -> None:
     """Takes over the best of all chains; ties go to the first chain.
@@ -304,3 +247,61 @@ class Search:
         self.best_us, self._best = chain.best_us, chain.best.copy()
       elif self.best_us == math.inf and chain.least_us < self._least_us:
         self._least_us, self._best = chain.least_us, chain.best.copy()
+
+
+class _Clock:
+  """Progress of chains through a budget.
+
+  Args:
+    bound_us: Lower bound of the step time.
+  """
+
+  def __init__(
+    self, budget: Budget, chains: Sequence[Chain], bound_us: float
+  ) -> None:
+    self._budget, self._chains = budget, chains
+    self._met_us = bound_us * (1 + budget.gap)
+    self._began, self._seconds = time.perf_counter(), max(budget.left_s, 1e-9)
+    self._before = {id(chain): chain.evaluations for chain in chains}
+
+  @property
+  def evaluations(self) -> float:
+    """Number of evaluations that a chain may make, as far as known."""
+    if self._budget.max_evaluations is None:
+      return self._chains[0].rate * self._seconds
+    return self._budget.max_evaluations // len(self._chains)
+
+  @property
+  def is_over(self) -> bool:
+    """True if the budget is cancelled, or a placement is good enough."""
+    return self._budget.is_cancelled or any(map(self._is_met, self._chains))
+
+  def _is_met(self, chain: Chain) -> bool:
+    return is_optimal(chain.best_us, self._met_us)
+
+  def progress(self, chain: Chain) -> float:
+    """Returns the share of the budget that a chain has spent; 1 if it is over.
+
+    With a budget of evaluations only the chain's own best counts, because the
+    order of discovery depends on the machine.
+    """
+    if self._budget.is_timed:
+      spent = (time.perf_counter() - self._began) / self._seconds
+      return 1.0 if self.is_over else spent
+    if self._budget.is_cancelled or self._is_met(chain):
+      return 1.0
+    return self._used(chain) / max(1, self.evaluations)
+
+  def _used(self, chain: Chain) -> int:
+    return chain.evaluations - self._before[id(chain)]
+
+  def moves(self, chain: Chain, share: float) -> int:
+    """Returns the number of moves until the next check of the budget.
+
+    Args:
+      share: Share of the budget after which to check, at most.
+    """
+    if self._budget.is_timed:
+      return max(1, int(chain.rate * min(_CHECK_S, share * self._seconds)))
+    left = int(self.evaluations) - self._used(chain)
+    return max(1, min(left, int(share * self.evaluations)))

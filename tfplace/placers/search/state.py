@@ -21,8 +21,6 @@ class SearchTables(NamedTuple):
     group_ops: [num_ops] ops sorted by group.
     allowed: [num_groups, num_devices] bool.
     movable: [?] groups that can be on more than one device.
-    order: [num_groups] groups in time order.
-    position: [num_groups] inverse of `order`.
     level_offsets: [num_levels + 1] offsets into the coarse groups.
     coarse_offsets: [num_coarse + 1] offsets into `coarse_members`.
     coarse_members: [?] groups of each coarse group, level after level.
@@ -37,8 +35,6 @@ class SearchTables(NamedTuple):
   group_ops: np.ndarray
   allowed: np.ndarray
   movable: np.ndarray
-  order: np.ndarray
-  position: np.ndarray
   level_offsets: np.ndarray
   coarse_offsets: np.ndarray
   coarse_members: np.ndarray
@@ -58,20 +54,18 @@ class SearchState(NamedTuple):
   Attributes:
     rng: [1] uint64 state of the random generator.
     numbers: [3] float64; see the constants below.
-    counts: [5] int64; see the constants below.
+    counts: [4] int64; see the constants below.
     devices: [num_groups] int32 current devices.
     op_devices: [num_ops] int32 current devices per op.
     best: [num_groups] int32 best devices so far.
     moved: [num_groups] int32 groups of the current move.
     targets: [num_groups] int32 new devices of these groups; after the move is
       applied, their old devices.
-    is_marked: [num_groups] bool, all false between moves.
     start_us: [num_ops] float64 start times in the current step.
     by_start: [num_ops] int32 ops, sorted by start time when traced.
     before: [num_ops] int32 previous op on the same device.
     path: [num_ops] int32 last traced critical path, from its end.
-    cause: [num_ops] int32 reason why each op of `path` did not start earlier;
-      see `moves`.
+    last: [num_devices] int32 last op of each device, while tracing.
   """
 
   rng: np.ndarray
@@ -82,12 +76,11 @@ class SearchState(NamedTuple):
   best: np.ndarray
   moved: np.ndarray
   targets: np.ndarray
-  is_marked: np.ndarray
   start_us: np.ndarray
   by_start: np.ndarray
   before: np.ndarray
   path: np.ndarray
-  cause: np.ndarray
+  last: np.ndarray
 
 
 CURRENT = 0  # in `numbers`: objective of `devices`
@@ -98,8 +91,6 @@ MOVED = 0  # in `counts`: entries of `moved`
 EVALUATIONS = 1
 PATH = 2  # entries of `path`
 IS_STALE = 3  # the path belongs to an earlier placement
-IS_PART = 4  # only those groups of a coarse group that are on one device move
-TINY_US = 1e-9  # keeps the logarithm of a step of 0 us finite
 
 
 def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
@@ -113,8 +104,6 @@ def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
     group_ops=group_ops,
     allowed=groups.allowed,
     movable=np.flatnonzero(groups.allowed.sum(axis=1) > 1).astype(np.int32),
-    order=groups.order,
-    position=groups.position,
     level_offsets=levels,
     coarse_offsets=coarse_offsets,
     coarse_members=coarse_members,
@@ -153,18 +142,17 @@ def search_state(
   return SearchState(
     rng=rng,
     numbers=np.full(3, np.inf),
-    counts=np.zeros(5, np.int64),
+    counts=np.zeros(4, np.int64),
     devices=devices.astype(np.int32),
     op_devices=groups.expand(devices),
     best=devices.astype(np.int32),
     moved=np.zeros(num_groups, np.int32),
     targets=np.zeros(num_groups, np.int32),
-    is_marked=np.zeros(num_groups, np.bool_),
     start_us=np.zeros(num_ops),
     by_start=np.arange(num_ops, dtype=np.int32),
     before=np.zeros(num_ops, np.int32),
     path=np.zeros(num_ops, np.int32),
-    cause=np.zeros(num_ops, np.int32),
+    last=np.zeros(groups.num_devices, np.int32),
   )
 
 
