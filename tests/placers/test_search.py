@@ -9,7 +9,7 @@ import pytest
 from tests.testing import problems
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
-from tfplace.placers.coarsen import Coarsening, coarsen_by_work
+from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merge import merged
 from tfplace.placers.search import moves
@@ -61,8 +61,8 @@ def test_moves_go_to_devices_by_their_speed():
   devices = problems.cluster([np.inf] * 3, kinds=["GPU", "GPU", "CPU"])
   times = [{"GPU": 10.0, "CPU": 1000.0}, {"GPU": 30.0, "CPU": 60.0}]
   groups = GroupGraph(Problem(problems.graph(times, [(0, 1)]), devices))
-  together = Coarsening((np.zeros(2, int),))  # one coarse group of two
-  odds = search_tables(groups, together).odds
+  together = np.zeros(2, int)  # one coarse group of two
+  odds = search_tables(groups, [together]).odds
   # Alone, and both as one coarse group: 40 us on a GPU, 1060 on the CPU.
   np.testing.assert_allclose(odds[0], [1, 1, 0.01], rtol=1e-3)
   np.testing.assert_allclose(odds[1], [1, 1, 0.5], rtol=1e-3)
@@ -101,7 +101,7 @@ def test_critical_path_accounts_for_the_whole_step(seed):
 def test_coarse_groups_are_nested_and_keep_a_device_for_all_members():
   for seed in range(10):
     groups = GroupGraph(problems.random_problem(seed))
-    labels = coarsen_by_work(groups).labels
+    labels = coarsen_by_work(groups)
     for fine, coarse in itertools.pairwise(labels):
       for number in range(fine.max() + 1):
         assert len(set(coarse[fine == number])) == 1

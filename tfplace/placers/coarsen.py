@@ -4,7 +4,6 @@
 has a method that reaches a given number of coarse groups.
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -15,42 +14,16 @@ from tfplace.simulate.jit import Index, allocating, allocating_inlined
 from tfplace.simulate.links import mean_transfer
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Coarsening:
-  """Partitions of the groups into coarse groups, finest first.
-
-  Attributes:
-    labels: for each level, [num_groups] coarse group of each group, 0, 1, ...
-  """
-
-  labels: tuple[np.ndarray, ...]
-
-  def members(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lists the coarse groups of all levels, preceded by the groups.
-
-    Returns:
-      level_offsets [num_levels + 2] int64 into the list; coarse_offsets
-      [num_coarse + 1] int64 into the members; members int32 groups.
-    """
-    num_groups = len(self.labels[0])
-    labels = [np.arange(num_groups), *self.labels]
-    sizes = [np.bincount(label) for label in labels]
-    order = [np.argsort(label, kind="stable") for label in labels]
-    counts = [0, *(len(size) for size in sizes)]
-    return (
-      np.cumsum(counts).astype(np.int64),
-      np.cumsum(np.concatenate([np.zeros(1, int), *sizes])).astype(np.int64),
-      np.concatenate(order).astype(np.int32),
-    )
-
-
 def coarsen_by_work(
   groups: GroupGraph, finest: int = 12, coarsest: int = 2
-) -> Coarsening:
+) -> list[np.ndarray]:
   """Merges the coarse groups with the least work first, level by level.
 
   A coarse group has at most a share 2**-finest, ..., 2**-coarsest of all work.
   The defaults were chosen by trial. Levels that get coarser are kept.
+
+  Returns:
+    For each level, [num_groups] coarse group of each group, 0, 1, ...
   """
   graph = _graph(groups)
   label = np.arange(groups.num_groups)
@@ -71,7 +44,7 @@ def coarsen_by_work(
       label, graph = joined[label], _contract(graph, joined)
     if not kept or label.max(initial=0) < kept[-1].max(initial=0):
       kept.append(label)
-  return Coarsening(tuple(kept))
+  return kept
 
 
 class _Graph(NamedTuple):

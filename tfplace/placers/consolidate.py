@@ -79,7 +79,7 @@ class _Pass:
     self.partitions = [
       np.arange(groups.num_groups),
       np.where(layer < 0, layer.max(initial=0) + 1, layer),
-      *coarsen_by_work(groups).labels,
+      *coarsen_by_work(groups),
     ]
 
   def run(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfplace.core.csr import csr
 from tfplace.core.problem import Problem
-from tfplace.placers.coarsen import Coarsening, root
+from tfplace.placers.coarsen import root
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling import kernels
 from tfplace.simulate.jit import allocating, allocating_inlined
@@ -18,12 +18,18 @@ from tfplace.simulate.jit import allocating, allocating_inlined
 _NONE = -1  # No entry or group.
 
 
-def coarsen_by_merging(groups: GroupGraph, sizes: Sequence[int]) -> Coarsening:
-  """Merges to each of the given sizes, each time from all groups."""
+def coarsen_by_merging(
+  groups: GroupGraph, sizes: Sequence[int]
+) -> list[np.ndarray]:
+  """Merges to each of the given sizes, each time from all groups.
+
+  Returns:
+    For each size below `num_groups`, [num_groups] coarse group of each group,
+    0, 1, ...
+  """
   wanted = [size for size in sizes if size < groups.num_groups]
   parents = merged(groups.problem, wanted)
-  labels = (np.unique(p, return_inverse=True)[1].reshape(-1) for p in parents)
-  return Coarsening(tuple(labels))
+  return [np.unique(p, return_inverse=True)[1].reshape(-1) for p in parents]
 
 
 def merged(

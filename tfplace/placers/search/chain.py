@@ -64,11 +64,6 @@ class Chain:
     self._parts = _Parts(step, work, tables, state, penalty_us)
 
   @property
-  def devices(self) -> np.ndarray:
-    """Current devices, [num_groups] int32."""
-    return self._state.devices
-
-  @property
   def best(self) -> np.ndarray:
     """Best devices so far, [num_groups] int32."""
     return self._state.best

@@ -1,12 +1,12 @@
 """Tables and chain state of the compiled search; level 0 is single groups."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from tfplace.core.graph_edits import subgraph
-from tfplace.placers.coarsen import Coarsening
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables
 from tfplace.simulate import engine
@@ -93,11 +93,22 @@ PATH = 2  # entries of `path`
 IS_STALE = 3  # the path belongs to an earlier placement
 
 
-def search_tables(groups: GroupGraph, found: Coarsening) -> SearchTables:
-  """Packs a problem and its coarse groups."""
+def search_tables(
+  groups: GroupGraph, coarse: Sequence[np.ndarray]
+) -> SearchTables:
+  """Packs a problem and its coarse groups.
+
+  Args:
+    coarse: For each level, finest first, [num_groups] coarse group of each
+      group, 0, 1, ...
+  """
   group_offsets, group_ops = groups.problem.group_ops
-  levels, coarse_offsets, coarse_members = found.members()
-  labels = [np.arange(groups.num_groups), *found.labels]
+  labels = [np.arange(groups.num_groups), *coarse]
+  sizes = [np.bincount(label) for label in labels]
+  levels = np.cumsum([0, *map(len, sizes)]).astype(np.int64)
+  coarse_offsets = np.cumsum([0, *np.concatenate(sizes)]).astype(np.int64)
+  members = [np.argsort(label, kind="stable") for label in labels]
+  coarse_members = np.concatenate(members).astype(np.int32)
   return SearchTables(
     ops=list_tables(groups),
     group_offsets=group_offsets,
