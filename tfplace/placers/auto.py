@@ -27,13 +27,13 @@ from tfplace.placers import registry
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts
-from tfplace.placers.search.annealing import (
-  CLASSICAL_SHARE,
+from tfplace.placers.search.annealing import CLASSICAL_SHARE, improve
+from tfplace.placers.tracker import (
+  Tracker,
   best_first,
-  improve,
   improvements,
+  infeasible,
 )
-from tfplace.placers.tracker import Tracker, infeasible
 from tfplace.simulate import Simulator
 
 # Names of the given placements, and of a policy's, among the results.

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -185,3 +186,26 @@ class Tracker:
       self.seconds,
       self.evaluations,
     )
+
+
+def best_first(results: Sequence[Result]) -> list[Result]:
+  """Sorts results by step time and removes duplicate placements."""
+  ordered = sorted(results, key=lambda r: r.evaluation.step_time_us)
+  seen: set[bytes] = set()
+  distinct = []
+  for result in ordered:
+    key = result.placement.devices.tobytes()
+    if key not in seen:
+      seen.add(key)
+      distinct.append(result)
+  return distinct
+
+
+def improvements(points: Sequence[HistoryPoint]) -> tuple[HistoryPoint, ...]:
+  """Returns the points that improve on all earlier ones, in time order."""
+  best, kept = math.inf, []
+  for point in sorted(points, key=lambda p: (p.seconds, p.evaluations)):
+    if point.step_time_us < best:
+      best = point.step_time_us
+      kept.append(point)
+  return tuple(kept)

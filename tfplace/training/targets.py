@@ -28,7 +28,7 @@ from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.sampling import step_times
 from tfplace.placers.registry import MICROBATCHED, get_placer
-from tfplace.placers.search.annealing import best_first
+from tfplace.placers.tracker import best_first
 from tfplace.simulate import Simulator
 from tfplace.training.config import TrainConfig
 from tfplace.training.tasks import Task

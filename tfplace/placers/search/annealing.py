@@ -5,7 +5,6 @@ Kirkpatrick, Gelatt and Vecchi (1983), after greedy sweeps over coarse groups.
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -20,7 +19,7 @@ from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_packed, offer_starts
 from tfplace.placers.search.search import Search
-from tfplace.placers.tracker import Tracker
+from tfplace.placers.tracker import Tracker, best_first, improvements
 from tfplace.simulate.simulator import available_cores
 
 # Share of the budget after which no further classical placer starts. The
@@ -75,19 +74,6 @@ class AnnealingPlacer:
       starts.insert(0, offer_starts(tracker, groups, self.start))
     result = improve(tracker, groups, starts, seed=seed)
     return dataclasses.replace(result, skipped=failed)
-
-
-def best_first(results: Sequence[Result]) -> list[Result]:
-  """Sorts results by step time and removes duplicate placements."""
-  ordered = sorted(results, key=lambda r: r.evaluation.step_time_us)
-  seen: set[bytes] = set()
-  distinct = []
-  for result in ordered:
-    key = result.placement.devices.tobytes()
-    if key not in seen:
-      seen.add(key)
-      distinct.append(result)
-  return distinct
 
 
 def improve(
@@ -160,13 +146,3 @@ def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:
   if tracker.best is not None:
     return tracker.best[0]
   return groups.expand(groups.time_us.argmin(axis=1))
-
-
-def improvements(points: Sequence[HistoryPoint]) -> tuple[HistoryPoint, ...]:
-  """Returns the points that improve on all earlier ones, in time order."""
-  best, kept = math.inf, []
-  for point in sorted(points, key=lambda p: (p.seconds, p.evaluations)):
-    if point.step_time_us < best:
-      best = point.step_time_us
-      kept.append(point)
-  return tuple(kept)

@@ -66,11 +66,10 @@ class Search:
     chains: int = 2,
     like: np.ndarray | None = None,
   ) -> None:
-    self._order = time_order(groups, like)
-    groups = self._order.groups
+    groups, position, self._group_at = time_order(groups, like)
     problem = groups.problem
     self._tables = search_tables(groups, coarsen_by_merging(groups, _SIZES))
-    step = engine.pack(problem, self._order.position)
+    step = engine.pack(problem, position)
     longest_us = problem.fastest_us + step.tail_us
     self._bound_us = max(problem.lower_bound_us, longest_us.max(initial=0.0))
     # The minimum avoids a zero scale for graphs that are empty or take no time.
@@ -94,7 +93,7 @@ class Search:
   @property
   def best(self) -> np.ndarray | None:
     """Best placement as [num_groups] devices; None if there is none."""
-    return None if self._best is None else self._order.leave(self._best)
+    return None if self._best is None else self._best[self._group_at]
 
   @property
   def evaluations(self) -> int:
@@ -122,7 +121,8 @@ class Search:
     if not len(self._tables.movable) or not len(starts):
       return
     self._improved = improved
-    starts = [self._order.enter(start) for start in starts]
+    group_of = np.argsort(self._group_at)
+    starts = [start[group_of] for start in starts]
     before, found_us = self.evaluations, self._evaluate(starts)
     near_us = _NEAR * min(found_us)
     near = [s for s, us in zip(starts, found_us, strict=True) if us <= near_us]

@@ -167,34 +167,9 @@ def search_state(
   )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class TimeOrder:
-  """Problem with its ops renumbered by start time.
-
-  Attributes:
-    groups: Groups of the renumbered problem.
-    position: [num_ops] original position of each renumbered op.
-    group_at: [num_groups] renumbered group of each original group.
-  """
-
-  groups: GroupGraph
-  position: np.ndarray
-  group_at: np.ndarray
-
-  def enter(self, devices: np.ndarray) -> np.ndarray:
-    """Maps [num_groups] devices of the problem to the renumbered one."""
-    result = np.empty_like(devices)
-    result[self.group_at] = devices
-    return result
-
-  def leave(self, devices: np.ndarray) -> np.ndarray:
-    """Maps [num_groups] devices of the renumbered problem back."""
-    return devices[self.group_at]
-
-
 def time_order(
   groups: GroupGraph, devices: np.ndarray | None = None
-) -> TimeOrder:
+) -> tuple[GroupGraph, np.ndarray, np.ndarray]:
   """Renumbers ops by start time; ties go to the lower position.
 
   Consecutive ops then lie next to each other in memory, which reduces the time
@@ -204,6 +179,10 @@ def time_order(
   Args:
     devices: [num_groups] devices of the placement that defines the start times.
       None uses the earliest starts without communication (ASAP).
+
+  Returns:
+    Groups of the renumbered problem; [num_ops] original position of each
+    renumbered op; [num_groups] renumbered group of each original group.
   """
   problem = groups.problem
   start_us = groups.op_start_us
@@ -220,4 +199,4 @@ def time_order(
   )
   group_at = np.empty(groups.num_groups, np.int64)
   group_at[problem.group_of[order]] = inner.group_of
-  return TimeOrder(GroupGraph(inner), order, group_at)
+  return GroupGraph(inner), order, group_at
