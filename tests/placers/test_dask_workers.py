@@ -12,9 +12,9 @@ import pytest
 import tfplace
 from tests.testing.dask_workers import two_workers
 from tests.testing.one_layer import Step
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.slow import slow_but
 from tfplace import placers
-from tfplace.core import Problem
 from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import ORDERS
 from tfplace.errors import TfplaceError
@@ -33,7 +33,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def problem():
-  return Problem(hard_graph(200), tfplace.cluster_preset("p100x4"))
+  return problem_of(random_graph(200, seed=4), gpus(4))
 
 
 @pytest.mark.parametrize("order", slow_but(("auto",), [*ORDERS, "auto"]))
@@ -167,25 +167,6 @@ def test_workers_with_another_version_are_named(cluster, monkeypatch):
     opened_workers(cluster[0]),
   ):
     pass
-
-
-def hard_graph(num_ops):
-  """Random ops and edges, whose search never proves an optimum."""
-  rng = np.random.default_rng(0)
-  ops = [
-    tfplace.OpSpec(
-      f"o{i}", "MatMul", {"GPU": t, "CPU": 9 * t}, [float(t) * 1e5]
-    )
-    for i, t in enumerate(rng.uniform(1, 90, num_ops))
-  ]
-  edges = sorted(
-    {
-      (int(rng.integers(max(0, i - 50), i)), 0, i)
-      for i in range(1, num_ops)
-      for _ in range(3)
-    }
-  )
-  return tfplace.build_graph("hard", ops, edges)
 
 
 def wait_for(is_so, patience_s=60.0):

@@ -112,22 +112,6 @@ def test_a_pipeline_keeps_a_layer_on_a_device(layer):
     assert where[at["var", j]] == where[at["update", j]] == j // 2
 
 
-def test_the_product_has_replicas_of_stages():
-  graph, at = split_steps.split_graph(layers=4, microbatches=4)
-  where = placed("hybrid", graph, devices(4)).placement.devices
-  stages = [
-    {where[at["back", i, j]] for i in range(4) for j in half}
-    for half in ((0, 1), (2, 3))
-  ]
-  replicas = [
-    {where[at["back", i, j]] for i in half for j in range(4)}
-    for half in ((0, 1), (2, 3))
-  ]
-  assert [len(s) for s in (*stages, *replicas)] == [2, 2, 2, 2]
-  assert not stages[0] & stages[1]
-  assert not replicas[0] & replicas[1]
-
-
 @pytest.mark.parametrize("strategy", MICROBATCHED)
 def test_memory_limits_hold(strategy):
   graph, _ = split_steps.split_graph(layers=8, microbatches=4)

@@ -13,7 +13,6 @@ from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import (
   GROUPINGS,
   co_placed,
-  forward_ops,
 )
 from tfplace.placers.list_scheduling.costs import list_tables
 from tfplace.placers.list_scheduling.favorite_children import (
@@ -105,22 +104,6 @@ def named(names_and_types, edges):
 
 def groups_of(problem):
   return problem.group_of.tolist()
-
-
-def test_forward_ops_by_name_and_by_type():
-  graph = named(
-    [
-      ("net/dense/MatMul", "MatMul"),
-      ("net/dense/Relu", "Relu"),
-      ("gradient_tape/net/dense/MatMul/MatMul_1", "MatMul"),
-      ("gradients/net/dense/MatMul_grad/MatMul", "MatMul"),
-      ("gradient_tape/net/dense/ReluGrad", "ReluGrad"),
-      ("gradient_tape/net/other/Sum", "Sum"),
-      ("adam/net/dense/MatMul/Mul", "Mul"),
-    ],
-    [(0, 4), (1, 4)],
-  )
-  assert forward_ops(graph).tolist() == [-1, -1, 0, 0, 1, -1, -1]
 
 
 def test_groups_by_hand():
