@@ -258,10 +258,7 @@ class _Run:
     tracker = Tracker("annealing", self.problem, self.evaluator, left)
     self._attempt(
       "annealing",
-      lambda: improve(
-        *(tracker, self.groups, starts),
-        seed=self.seed,
-      ),
+      lambda: improve(tracker, self.groups, starts, seed=self.seed),
     )
 
   def result(self) -> Result:
@@ -307,11 +304,7 @@ class _Run:
     best = best_first(self.tried)[:_STARTS]
     return [*given, *(r for r in best if r not in given)]
 
-  def _place(
-    self,
-    strategy: str,
-    budget: Budget,
-  ) -> Result:
+  def _place(self, strategy: str, budget: Budget) -> Result:
     policy = start = None
     known = registry.STRATEGIES[strategy]
     if known.family == "learned":
