@@ -101,8 +101,12 @@ def improve(
     starts = [_start(tracker, groups, seed)]
   for start in starts:
     tracker.offer(start)
-  setup_s = _SETUP_S + _SETUP_DEVICE_S * groups.num_devices
-  if tracker.is_met or _is_short(tracker, groups, setup_s):
+  setup_s = groups.num_groups * (
+    _SETUP_S + _SETUP_DEVICE_S * groups.num_devices
+  )
+  # Evaluation budgets ignore time: results do not depend on the machine.
+  is_short = tracker.budget.is_timed and tracker.budget.left_s < setup_s
+  if tracker.is_met or (is_short and tracker.best is not None):
     return tracker.result()
   first = [groups.contract(start) for start in starts]
   chains = available_cores() if tracker.budget.is_timed else _CHAINS
@@ -127,17 +131,6 @@ def improve(
     points = improvements([*tracker.history, *simulated])
     result = dataclasses.replace(result, history=points)
   return result
-
-
-def _is_short(tracker: Tracker, groups: GroupGraph, group_s: float) -> bool:
-  """Returns True if a placement is known and too few seconds are left.
-
-  Evaluation budgets ignore time, so that results do not depend on the machine.
-  """
-  budget = tracker.budget
-  if tracker.best is None or not budget.is_timed:
-    return False
-  return budget.left_s < group_s * groups.num_groups
 
 
 def _start(tracker: Tracker, groups: GroupGraph, seed: int) -> np.ndarray:

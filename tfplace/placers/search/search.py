@@ -34,9 +34,9 @@ _LARGE = 1000
 _SWEEPS, _REPEATS, _REPEATED_LEVELS = 0.5, 0.2, 4
 # Step time, relative to the best start, up to which a start is swept.
 _NEAR = 1.1
-# Evaluations per round, group and chain, and fruitless rounds after which the
-# search ends; if the budget has a gap, also after a share of all rounds.
-_EVALUATIONS_PER_GROUP, _PATIENCE, _PATIENCE_SHARE = 400, 40, 1 / 3
+# Evaluations per round, group and chain, and rounds without improvement after
+# which the search ends; if the budget has a gap, it is a third of all rounds.
+_EVALUATIONS_PER_GROUP, _PATIENCE = 400, 40
 # First temperature of a round relative to the lower bound, from a start and
 # from the best placement, and the last one. The first is at least the mean work
 # of a group, so that every move has a chance.
@@ -143,7 +143,7 @@ class Search:
       count = max(1, round((1 - begin) * clock.evaluations / wanted))
       patience, fruitless = _PATIENCE, 0
       if budget.gap:
-        patience = min(patience, max(2, math.ceil(_PATIENCE_SHARE * count)))
+        patience = min(patience, max(2, count // 3))
       ends = np.linspace(begin, 1.0, count + 1).tolist()
       for turn, span in enumerate(itertools.pairwise(ends)):
         before_us = self.best_us

@@ -134,14 +134,10 @@ def _odds(
   def sums(per_group: np.ndarray) -> np.ndarray:
     return np.add.reduceat(per_group[members], offsets[:-1], axis=0)
 
-  columns = [column.tobytes() for column in groups.time_us.T]
-  like = np.array([columns.index(column) for column in columns])
-  kept = np.unique(like)  # Identical devices have identical odds.
-  allowed, fastest = groups.allowed[:, kept], groups.fastest_us[:, None]
   least_us = 1e-3
-  speed = sums(np.where(allowed, fastest, 0.0)) + least_us
-  speed /= sums(np.where(allowed, groups.time_us[:, kept], 0.0)) + least_us
-  return np.ascontiguousarray(speed[:, np.searchsorted(kept, like)])
+  speed = sums(np.where(groups.allowed, groups.fastest_us[:, None], 0.0))
+  slow = sums(np.where(groups.allowed, groups.time_us, 0.0))
+  return (speed + least_us) / (slow + least_us)
 
 
 def search_state(
