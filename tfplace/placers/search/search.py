@@ -69,6 +69,7 @@ class Search:
     groups, position, self._group_at = time_order(groups, like)
     problem = groups.problem
     self._tables = search_tables(groups, coarsen_by_merging(groups, _SIZES))
+    self._is_large = len(self._tables.movable) >= _LARGE
     step = engine.pack(problem, position)
     longest_us = problem.fastest_us + step.tail_us
     self._bound_us = max(problem.lower_bound_us, longest_us.max(initial=0.0))
@@ -99,10 +100,6 @@ class Search:
   def evaluations(self) -> int:
     """Number of simulated placements so far."""
     return sum(chain.evaluations for chain in self._chains)
-
-  @property
-  def _is_large(self) -> bool:
-    return len(self._tables.movable) >= _LARGE
 
   def run(
     self,
@@ -201,9 +198,8 @@ class Search:
     chain, begin = self._chains[number], span[0]
     length = span[1] - begin
     devices, hot_us = starts[(turn + number) % len(starts)], _HOT
-    if self._best is not None and (
-      self._is_large or (turn and (turn + number) % 2)
-    ):
+    is_warm = self._is_large or (turn > 0 and (turn + number) % 2 == 1)
+    if is_warm and self._best is not None:
       devices, hot_us = self._best, _WARM
     hot_us = max(hot_us * self._unit_us, self._work_us)
     chain.restart(devices)
