@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.core.budget import Budget
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.core.problem import Problem
-from tfplace.placers.beside_gpus import gpus_compute, place_beside_gpus
-from tfplace.placers.requests import Request
+from tfplace.placers.beside_gpus import gpus_compute
 
 MIB = 2.0**20
 
@@ -118,22 +116,3 @@ def test_cpus_keep_variables_updates_and_their_own_ops():
   # Bounds and ranks are those of the problem.
   assert narrow.lower_bound_us == problem.lower_bound_us
   assert np.array_equal(narrow.fastest_us, problem.fastest_us)
-
-
-@pytest.mark.parametrize("memory, is_narrow", [(8.0, True), (3.0, False)])
-def test_short_memory_leaves_all_of_the_search_to_both(memory, is_narrow):
-  # Twelve tensors of 1 byte each are more than twice 3 bytes.
-  ops = [
-    OpSpec(f"op{i}", "X", {"GPU": 1.0, "CPU": 1.5}, [1.0]) for i in range(12)
-  ]
-  graph = build_graph("g", ops, [(i, 0, i + 1) for i in range(11)])
-  problem, asked = Problem(graph, _cluster(1, memory)), []
-
-  class Recorded(Request):
-    def place(self, problem, budget, starts):
-      asked.append(problem.off_cpu is not None)
-      return super().place(problem, budget, starts)
-
-  request = Recorded(strategy="annealing", seed=0, order=problem.order)
-  place_beside_gpus(request, problem, Budget(60.0, 100), None)
-  assert asked[0] == is_narrow
