@@ -70,9 +70,9 @@ def test_nothing_is_left_to_compile_after_warming_up(links):
   )
   before, after, by_numpy = json.loads(done.stdout.splitlines()[-1])
   wanted = (
-    "chain._run",
+    "chain._move",
     "earliest_start.earliest_start",
-    "coarsen._join_by_edges",
+    "merge._merge",
   )
   for kernel in (*wanted, "engine.simulate", "simulator._simulate_rows"):
     assert before[kernel] == 1  # for one type of each argument

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfplace.core.budget import Budget
 from tfplace.core.cluster import Cluster
-from tfplace.core.evaluation import Result
+from tfplace.core.evaluation import HistoryPoint, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
@@ -87,9 +87,15 @@ def place_on_parts_first(
   fastest = min(results, key=lambda r: r.evaluation.step_time_us, default=best)
   if fastest.evaluation.step_time_us >= best.evaluation.step_time_us:
     return best
+  end = HistoryPoint(
+    best.seconds,
+    best.evaluations,
+    fastest.evaluation.step_time_us,
+    fastest.strategy,
+  )
   return dataclasses.replace(
     fastest,
-    history=best.history,
+    history=(*best.history, end),
     seconds=best.seconds,
     evaluations=best.evaluations,
     tried=best.tried,
