@@ -127,8 +127,8 @@ def _move(
       limit = now_us - temperature_us * np.log(uniform(state))
     if not _judge(parts, limit):
       for i in range(state.counts[MOVED]):
-        group, old = np.int64(state.moved[i]), np.int64(state.targets[i])
-        _set(tables, state, group, old)
+        old = np.int64(state.targets[i])
+        _set(tables, state, np.int64(state.moved[i]), old)
 
 
 @inlined

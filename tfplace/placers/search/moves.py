@@ -51,8 +51,8 @@ def _end(tables: SearchTables, state: SearchState, op: Index) -> float:
 def _waited_for(tables: SearchTables, state: SearchState, op: Index) -> Index:
   """Returns the op that `op` waited for, or -1."""
   start, device = state.start_us[op], state.op_devices[op]
-  last, last_end = np.int64(-1), -1.0  # On the device.
-  remote, remote_end = np.int64(-1), -1.0
+  last: Index = np.int64(-1)  # On the device.
+  remote, last_end, remote_end = np.int64(-1), -1.0, -1.0
   for i in range(tables.ops.in_offsets[op], tables.ops.in_offsets[op + 1]):
     source = np.int64(tables.ops.in_src[i])
     end, at = _end(tables, state, source), state.op_devices[source]
@@ -133,7 +133,8 @@ def propose(tables: SearchTables, state: SearchState, coarse: Index) -> None:
   while coarse >= tables.level_offsets[level + 1]:
     level += 1
   first, last = tables.coarse_offsets[coarse], tables.coarse_offsets[coarse + 1]
-  group = np.int64(tables.coarse_members[first + below(state, last - first)])
+  picked = first + below(state, last - first)
+  group: Index = np.int64(tables.coarse_members[picked])
   target: Index = np.int64(-1)
   kind = uniform(state)
   if kind < _CRITICAL:

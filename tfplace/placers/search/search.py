@@ -7,6 +7,7 @@ are the budget.
 """
 
 import concurrent.futures
+import functools
 import itertools
 import math
 import threading
@@ -144,7 +145,11 @@ class Search:
       ends = np.linspace(begin, 1.0, count + 1).tolist()
       for turn, span in enumerate(itertools.pairwise(ends)):
         before_us = self.best_us
-        on_all(lambda i, t=turn, s=span: self._anneal(i, t, starts, clock, s))
+        on_all(
+          functools.partial(
+            self._anneal, turn=turn, starts=starts, clock=clock, span=span
+          )
+        )
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if clock.is_over or fruitless >= patience:
           break
@@ -189,6 +194,7 @@ class Search:
   def _anneal(
     self,
     number: int,
+    *,
     turn: int,
     starts: Sequence[np.ndarray],
     clock: "_Clock",
