@@ -24,6 +24,8 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
+from tfplace.placers.coarsen import coarsen_by_work
+from tfplace.placers.groups import GroupGraph
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.requests import Request
 from tfplace.placers.sub_clusters import place_on_parts_first
@@ -207,6 +209,8 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
       placer.place(problem, simulator, Budget(1e6, 8), 0)
     except TfplaceError:
       continue
+  if strategy == "auto":
+    coarsen_by_work(GroupGraph(problem))  # By consolidation.
 
 
 def _ladder(message_costs: bool) -> Problem:
