@@ -9,24 +9,19 @@ In the step that `fit` runs, calls also read and write the variables of their
 device, and take the small ops between units.
 """
 
-import dataclasses
-import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.ops.handle_data_util import copy_handle_data
 
-from tfplace.core.op_graph import OpGraph
 from tfplace.core.recompute import is_clone
-from tfplace.errors import ExtractionError
-from tfplace.extraction import nodes, op_order, unit_order, units
-from tfplace.extraction.traced import DEFAULT_BATCH_SIZE, TracedStep
-from tfplace.extraction.unit_checks import UNKNOWN_SHAPE, Lowering, refusal_note
+from tfplace.extraction import nodes, unit_order, units
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.extraction.unit_checks import UNKNOWN_SHAPE, Lowering
 from tfplace.extraction.unit_functions import Unit, add_calls
 from tfplace.extraction.unit_order import Flow
 
-_logger = logging.getLogger("tfplace")
 _BATCH = 5040  # Divisible by all counts of microbatches that are likely.
 _LENGTH = 64  # of other axes without a static size
 
@@ -78,14 +73,14 @@ def compile_units(
   refused: dict[tf.Operation, str] = {}
   while True:
     found = _grouped(flow, unit_of, turn_of, shaped, refused)
-    made = _units(flow, found)
+    made = functions(flow, found)
     new = lowering.refused(made)
     if not new:
       break
     refused |= new
   if not made:
     return Compiled({}, list(results), refused)
-  calls, replaced, call_of = _put_calls(graph, flow, made)
+  calls, replaced, call_of = put_calls(graph, flow, made)
   listed, listing = flow.listed(call_of), graph.get_operations
   count = len(listing())
   # As ops are listed, TensorFlow adds control edges between those of one
@@ -141,7 +136,7 @@ def _grouped(
   return found
 
 
-def _units(flow: Flow, found: Sequence[int]) -> list[Unit]:
+def functions(flow: Flow, found: Sequence[int]) -> list[Unit]:
   """Makes the functions of groups that are worth a call."""
   members: dict[int, list[tf.Operation]] = {}
   for i in flow.order:
@@ -155,7 +150,7 @@ def _units(flow: Flow, found: Sequence[int]) -> list[Unit]:
   ]
 
 
-def _put_calls(
+def put_calls(
   graph: tf.Graph, flow: Flow, made: Sequence[Unit]
 ) -> tuple[
   dict[tf.Operation, list[tf.Operation]],
@@ -238,49 +233,6 @@ def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
   return own
 
 
-def placed_calls(
-  traced: TracedStep,
-  graph: OpGraph,
-  devices: Mapping[str, str],
-  turns: Mapping[str, int],
-) -> TracedStep:
-  """Returns a step on its devices, in calls as the step of `fit` has them.
-
-  Args:
-    traced: the step without units.
-    graph: its graph of units.
-    devices: device by name of an op.
-    turns: turn by name of an op; empty in order of arrival.
-  """
-  unit_of = _unit_by_op(graph)
-  with tf.Graph().as_default() as tf_graph:
-    tf.import_graph_def(_with_feed_shapes(traced), name="")
-    for op in tf_graph.get_operations():
-      op._set_device(devices.get(op.name, ""))
-    found = compile_units(
-      tf_graph,
-      lambda op: unit_of.get(op.name),
-      results=_fetched(tf_graph, traced),
-      later=(),
-      turn_of=turns.get,
-    )
-    if turns:
-      op_order.chain_calls(tf_graph, found.calls, lambda op: turns.get(op.name))
-    names = {op.name for op in tf_graph.get_operations()}
-    graph_def = tf_graph.as_graph_def()
-  kept = [node for node in graph_def.node if node.name in names]
-  del graph_def.node[:]
-  graph_def.node.extend(kept)
-  call_of = {op.name: c.name for c, ops in found.calls.items() for op in ops}
-  targets = dict.fromkeys(call_of.get(name, name) for name in traced.targets)
-  return dataclasses.replace(
-    traced,
-    graph_def=graph_def,
-    fetches=tuple(tensor.name for tensor in found.results),
-    targets=tuple(targets),
-  )
-
-
 def _with_single_shapes(
   given: Sequence[nodes.NodeDef],
 ) -> list[nodes.NodeDef]:
@@ -304,92 +256,3 @@ def _with_single_shapes(
     for i, text in enumerate(node.input):
       node.input[i] = shape_of.get(nodes.split_tensor(text), text)
   return found
-
-
-def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
-  """Returns a step whose nodes are the ops of its graph of units.
-
-  Units that XLA refuses are calls, too, which the executor runs.
-
-  Args:
-    traced: the step without units.
-    graph: its graph, see `cost.fusion`; any other is of the step's own ops.
-  """
-  if not graph.members:
-    return traced
-  unit_of = _unit_by_op(graph)
-  with tf.Graph().as_default() as tf_graph:
-    tf.import_graph_def(_with_feed_shapes(traced), name="")
-    results = _fetched(tf_graph, traced)
-    wanted = {tensor.ref() for tensor in results}
-    ops = tf_graph.get_operations()
-    flow = Flow(ops, wanted, (), copies_reads=False)
-    keys = [unit_of.get(op.name) if units.compiles(op) else None for op in ops]
-    made = _units(flow, units.grouped(keys, flow.before, flow.order))
-    refused = Lowering(tf_graph, {op.name: op for op in ops}).refused(made)
-    if refused:
-      layers = traced.layers
-      note = refusal_note(refused, lambda name: layers.get(name, ("",))[0])
-      _logger.warning("step %r: %s", traced.name, note)
-    for unit in made:
-      if not refused.keys().isdisjoint(unit.ops):
-        unit.leave_uncompiled()
-    calls, replaced, _ = _put_calls(tf_graph, flow, made)
-    results = [replaced.get(tensor.ref(), tensor) for tensor in results]
-    name_of = {call.name: unit_of[ops[0].name] for call, ops in calls.items()}
-    whole = tf_graph.as_graph_def()
-  result = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-  kept = set(graph.index)
-  for node in whole.node:
-    name = name_of.get(node.name, node.name)
-    if name not in kept:
-      continue
-    kept.discard(name)
-    added = result.node.add()
-    added.CopyFrom(node)
-    added.name = name
-    for i, text in enumerate(node.input):
-      source, output = nodes.split_tensor(text)
-      added.input[i] = nodes.join_tensor(name_of.get(source, source), output)
-  if kept:
-    name = min(kept)
-    raise ExtractionError(
-      f"unit {name!r} of {traced.name!r} is not a unit of the traced step",
-      op=name,
-    )
-  fetches = []
-  for tensor in results:
-    source = tensor.op.name
-    fetches.append(f"{name_of.get(source, source)}:{tensor.value_index}")
-  layers = {
-    unit: traced.layers[member]
-    for member, unit in unit_of.items()
-    if member in traced.layers
-  }
-  return dataclasses.replace(
-    traced,
-    graph_def=result,
-    fetches=tuple(fetches),
-    layers={**traced.layers, **layers},
-  )
-
-
-def _with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:
-  result = tf.compat.v1.GraphDef()
-  result.CopyFrom(traced.graph_def)
-  for node in result.node:
-    if node.op == "Placeholder" and node.name in traced.feeds:
-      shape = tf.TensorShape(traced.feeds[node.name].shape)
-      node.attr["shape"].shape.CopyFrom(shape.as_proto())
-  return result
-
-
-def _unit_by_op(graph: OpGraph) -> dict[str, str]:
-  return {op: unit for unit, ops in graph.members.items() for op in ops}
-
-
-def _fetched(graph: tf.Graph, traced: TracedStep) -> list[tf.Tensor]:
-  return [
-    graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
-    for name in traced.fetches
-  ]

@@ -24,7 +24,7 @@ from tfplace.extraction import structure
 from tfplace.extraction.functions import FlatSignature, flatten_signature
 from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.traced import TracedStep
-from tfplace.extraction.unit_calls import in_units
+from tfplace.extraction.unit_steps import in_units
 from tfplace.formats import files
 from tfplace.simulate.control_edges import enforce_order
 

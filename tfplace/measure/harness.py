@@ -18,7 +18,7 @@ from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
-from tfplace.extraction.unit_calls import in_units
+from tfplace.extraction.unit_steps import in_units
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate.placements import home_devices
 from tfplace.measure.local import runtime

@@ -19,7 +19,7 @@ from tfplace.extraction.traced import (
   feed_values,
   with_initializers,
 )
-from tfplace.extraction.unit_calls import in_units, placed_calls
+from tfplace.extraction.unit_steps import in_units, placed_calls
 from tfplace.measure.session import messages
 from tfplace.simulate import control_edges
 
