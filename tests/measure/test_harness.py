@@ -14,6 +14,7 @@ from tests.testing.small_steps import nan_step
 from tfplace.errors import MeasurementError, PlacementError
 from tfplace.extraction import feed_values, run_steps
 from tfplace.measure import MeasurementHarness, OpenCluster
+from tfplace.plan.live_step import guesses
 
 
 def test_split_step_computes_the_losses_of_a_local_session(workers, trained):
@@ -128,6 +129,7 @@ def test_profile_and_calibration_are_bounded_and_tell(workers, trained):
   timed = live.profiled(
     problem,
     trained.traced,
+    guesses,
     steps=10**7,
     measure_s=4.0,
     on_stage=said.append,
