@@ -18,7 +18,7 @@ For each model and cluster:
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import flags
@@ -329,25 +329,11 @@ def by_hand_gain(row: Mapping[str, dict]) -> float:
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
-  """Returns the tables of equal devices, of BERT on all, and of the means."""
+  """Returns mean and least gains by cluster."""
   rows = {tuple(key.split("/", 1)): row for key, row in found["rows"].items()}
   clusters = list(dict.fromkeys(cluster for _, cluster in rows))
   of = {c: [row for (_, o), row in rows.items() if o == c] for c in clusters}
-  equal = [
-    [LABELS.get(model, model), *_cells(row)]
-    for (model, c), row in rows.items()
-    if c == EQUAL
-  ]
-  unequal = [
-    [
-      f"`{c}`",
-      *_cells(row),
-      _ratio(_mean(map(by_hand_gain, of[c]))),
-    ]
-    for (model, c), row in rows.items()
-    if model == "bert_base" and c != EQUAL
-  ]
-  means = []
+  lines = []
   for cluster, each in of.items():
     compared = ("one device", "unsplit")
     cells = [
@@ -357,58 +343,15 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
         [by_hand_gain(row) for row in each],
       )
     ]
-    means.append([f"`{cluster}`", *cells])
-  heads = ("one GPU", "unsplit", "data parallel", "by hand", "`auto`", "gain")
-  of_all = ("one GPU", "unsplit", "gain")
-  text = lib.caption(found)
+    lines.append([f"`{cluster}`", *cells])
+  heads = ("devices", "one GPU", "unsplit", "gain")
   return {
-    "auto_equal": lib.markdown(("model", *heads), equal),
-    "auto_unequal": lib.markdown(("devices", *heads, "mean gain"), unequal),
-    "auto_clusters": (f"{lib.markdown(('devices', *of_all), means)}\n\n{text}"),
+    "auto_clusters": f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   }
-
-
-def _cells(row: Mapping[str, dict]) -> list[str]:
-  columns = ("one device", "unsplit", "data parallel", "by hand")
-  return [
-    *(_shown(row.get(column)) for column in columns),
-    f"{_shown(row['auto'])} ({_split(row['auto'])})",
-    _ratio(by_hand_gain(row)),
-  ]
-
-
-def _ratio(value: float) -> str:
-  return f"{value:.2f}" if math.isfinite(value) else "-"
-
-
-def _mean(gains: Iterable[float]) -> float:
-  finite = [gain for gain in gains if math.isfinite(gain)]
-  return lib.geometric_mean(finite) if finite else math.inf
 
 
 def _is_on_cpu(found: Mapping[str, Any]) -> bool:
   return found.get("main_kind", "").startswith("CPU")
-
-
-def _shown(found: Mapping[str, Any] | None) -> str:
-  """Milliseconds, with the CPU where it computes; or what went wrong."""
-  if found is None or "step_time_us" not in found:
-    return "OOM" if found and "oom" in found else "-"
-  on_cpu = " (CPU)" if _is_on_cpu(found) else ""
-  return f"{found['step_time_us'] / 1e3:,.1f}{on_cpu}"
-
-
-def _split(found: Mapping[str, Any]) -> str:
-  """Microbatches or their sizes, and what is not the default."""
-  sizes = found.get("microbatch_sizes") or [found["microbatches"]]
-  in_flight = found.get("max_in_flight")
-  return ", ".join(
-    [
-      *map(str, sizes),
-      *([f"{in_flight} in flight"] if in_flight else []),
-      *(["by rank"] if found.get("order") == "rank" else []),
-    ]
-  )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from absl import flags
 
 from benchmarks import lib
 from benchmarks.lib import Options
-from benchmarks.run_auto import Row, placed
+from benchmarks.run_auto import EQUAL, LABELS, Row, placed
 from benchmarks.sets import Graphs, trained
 from tfplace.bin import cli
 from tfplace.core.order import AUTO
@@ -32,6 +32,11 @@ MODELS = (
   *("resnet50_bn", "unet", "translator", "mixture_of_experts"),
 )
 _LONG_S = 1e6  # Seconds limit no search.
+_LABELS = {
+  **LABELS,
+  "resnet50_bn": "ResNet-50, BatchNormalization",
+  "mixture_of_experts": "Switch Transformer, 8 layers of 512",
+}
 
 OPTIONS = Options("run_fusion", __doc__)
 OPTIONS.add("models", [*MODELS], "Models of models.py.")
@@ -105,7 +110,7 @@ def measured(
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
-  """Returns mean speedups over one GPU with XLA, by cluster and precision.
+  """Returns mean speedups over one GPU with XLA, and a table by model.
 
   The last column is the best of the ways without a search over `auto`, all with
   XLA.
@@ -136,7 +141,22 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
   heads = ("devices", "one GPU, no XLA", "data parallel, no XLA")
   heads += ("data parallel", "`auto`", "gain")
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
-  return {"fusion": text}
+  return {"fusion": text, "fusion_models": _of_models(found)}
+
+
+def _of_models(found: Mapping[str, Any]) -> str:
+  """Returns milliseconds of what Keras users have and of `auto`, by model."""
+  lines = []
+  for key, row in found["rows"].items():
+    model, cluster, precision = key.split("/")
+    if cluster == EQUAL:
+      users = _us(row, XLA, "one device"), _us(row, NONE, "data parallel")
+      auto_us = _us(row, XLA, "auto")
+      shown = [f"{us / 1e3:.1f}" for us in (*users, auto_us)]
+      gain = f"{min(users) / auto_us:.2f}"
+      lines.append([_LABELS.get(model, model), precision, *shown, gain])
+  heads = ("model", "precision", "one GPU, XLA", "data parallel, no XLA")
+  return lib.markdown((*heads, "`auto`, XLA", "gain"), lines)
 
 
 def _mean(values: Iterable[float]) -> str:
