@@ -57,8 +57,11 @@ SETS = {
     *("gpt_medium 8 2*(a100x4+v100x4)", "unet 1 k80x2+p100x2"),
   ),
 }
-# Constants of `search` that differ.
-METHODS = {"search": {}, "plain": {"_SIZES": (), "_LARGE": 10**9}}
+# What differs in `search`.
+METHODS: Mapping[str, Mapping[str, Any]] = {
+  "search": {"coarse_levels": search.coarse_levels},
+  "plain": {"coarse_levels": lambda groups: [], "_LARGE": 10**9},
+}
 
 OPTIONS = Options("run_search", __doc__)
 OPTIONS.add("steps", [*SETS], f"Steps, or sets of them: {', '.join(SETS)}.")
@@ -101,8 +104,8 @@ def load(step: str, folder: pathlib.Path) -> Problem:
       trained = sets.trained(model)
       source, options["batch_size"] = trained.build(), trained.batch_size
       options["allow_batch_statistics"] = trained.has_batch_statistics
-    pairs = [text.split("=") for text in more if "=" in text]
-    options["sizes"] = {name: int(size) for name, size in pairs}
+    sizes = [text.split("=") for text in more if "=" in text]
+    options["sizes"] = {name: int(size) for name, size in sizes}
     options["compile"] = "xla" if "xla" in more else "none"
     count = int(microbatches)
     graph = sources.extract(source, cluster, microbatches=count, **options)
@@ -116,16 +119,16 @@ def load(step: str, folder: pathlib.Path) -> Problem:
 
 def _twice(graph: Mapping[str, Any]) -> dict[str, Any]:
   """Returns a graph of two independent copies, in the format of files."""
-
-  def copies(entries: Sequence[dict], keys: Sequence[str]) -> list[dict]:
-    return [
-      {**e, **{k: e[k] and f"{copy}/{e[k]}" for k in keys}}
+  keys = {"ops": ("name", "colocation"), "edges": ("src", "dst")}
+  copies = {
+    part: [
+      {**entry, **{k: entry[k] and f"{copy}/{entry[k]}" for k in names}}
       for copy in "ab"
-      for e in entries
+      for entry in graph[part]
     ]
-
-  ops = copies(graph["ops"], ("name", "colocation"))
-  return {**graph, "ops": ops, "edges": copies(graph["edges"], ("src", "dst"))}
+    for part, names in keys.items()
+  }
+  return {**graph, **copies}
 
 
 def best_starts(problem: Problem) -> list[np.ndarray]:

@@ -13,8 +13,8 @@ from scipy.sparse import csgraph
 
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.paths import transfers
-from tfplace.placers.coarsen import coarsen_by_work
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.merge import coarse_levels
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate.links import mean_transfer
 
@@ -79,7 +79,7 @@ class _Pass:
     self.partitions = [
       np.arange(groups.num_groups),
       np.where(layer < 0, layer.max(initial=0) + 1, layer),
-      *coarsen_by_work(groups),
+      *coarse_levels(groups),
     ]
 
   def run(self) -> None:

@@ -10,24 +10,23 @@ import numpy as np
 
 from tfplace.core.csr import csr
 from tfplace.core.problem import Problem
-from tfplace.placers.coarsen import root
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling import kernels
-from tfplace.simulate.jit import allocating, allocating_inlined
+from tfplace.simulate.jit import Index, allocating, allocating_inlined
 
 _NONE = -1  # No entry or group.
+# Numbers of coarse groups of the levels, by trial.
+_SIZES = (4096, 1024, 256, 96, 32, 8, 3)
 
 
-def coarsen_by_merging(
-  groups: GroupGraph, sizes: Sequence[int]
-) -> list[np.ndarray]:
-  """Merges to each of the given sizes, each time from all groups.
+def coarse_levels(groups: GroupGraph) -> list[np.ndarray]:
+  """Merges to several numbers of coarse groups, each time from all groups.
 
   Returns:
-    For each size below `num_groups`, [num_groups] coarse group of each group,
+    For each level, finest first, [num_groups] coarse group of each group,
     0, 1, ...
   """
-  wanted = [size for size in sizes if size < groups.num_groups]
+  wanted = [size for size in _SIZES if size < groups.num_groups]
   parents = merged(groups.problem, wanted)
   return [np.unique(p, return_inverse=True)[1].reshape(-1) for p in parents]
 
@@ -164,7 +163,7 @@ def _gather(
   entry = first[group]
   first[group] = last[group] = _NONE
   while entry != _NONE:
-    near = root(parent, other[entry])
+    near = _root(parent, other[entry])
     following = after[entry]
     if near != group and seen[near] == _NONE:
       seen[near], other[entry], after[entry] = entry, near, _NONE
@@ -176,3 +175,12 @@ def _gather(
     elif near != group:
       num_bytes[seen[near]] += num_bytes[entry]
     entry = following
+
+
+@allocating_inlined
+def _root(parent: np.ndarray, a: Index) -> Index:
+  """Returns the group that stands for a merged one; shortens its path."""
+  while parent[a] != a:
+    parent[a] = parent[parent[a]]
+    a = parent[a]
+  return a

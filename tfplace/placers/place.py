@@ -24,8 +24,6 @@ from tfplace.core.problem import Problem
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
 from tfplace.placers import registry
-from tfplace.placers.coarsen import coarsen_by_work
-from tfplace.placers.groups import GroupGraph
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.requests import Request
 from tfplace.placers.sub_clusters import place_on_parts_first
@@ -209,12 +207,10 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
       placer.place(problem, simulator, Budget(1e6, 8), 0)
     except TfplaceError:
       continue
-  if strategy == "auto":
-    coarsen_by_work(GroupGraph(problem))  # By consolidation.
 
 
 def _ladder(message_costs: bool) -> Problem:
-  """Builds a graph that is large enough to coarsen and never proven optimal."""
+  """Builds a graph that is large enough to merge and never proven optimal."""
   count = 12
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0, "CPU": 9.0}, [1e4], 8.0)

@@ -19,16 +19,15 @@ import numpy as np
 from tfplace.core.budget import Budget
 from tfplace.core.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.merge import coarsen_by_merging
+from tfplace.placers.merge import coarse_levels
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.state import search_state, search_tables, time_order
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
-# Numbers of coarse groups, level by level. This and what follows is by trial.
-_SIZES = (4096, 1024, 256, 96, 32, 8, 3)
 # Movable groups from which a graph is large: then it is swept before it is
-# annealed, and a round moves coarse groups before single ones.
+# annealed, and a round moves coarse groups before single ones. This and what
+# follows is by trial.
 _LARGE = 1000
 # Share of the budget for sweeps, and for their first part, which sweeps the
 # coarsest levels again and again, each time from another start.
@@ -69,7 +68,7 @@ class Search:
   ) -> None:
     groups, position, self._group_at = time_order(groups, like)
     problem = groups.problem
-    self._tables = search_tables(groups, coarsen_by_merging(groups, _SIZES))
+    self._tables = search_tables(groups, coarse_levels(groups))
     self._is_large = len(self._tables.movable) >= _LARGE
     step = engine.pack(problem, position)
     longest_us = problem.fastest_us + step.tail_us
