@@ -29,28 +29,6 @@ FLOAT = tf.TensorSpec((), tf.float32)
 VECTOR = tf.TensorSpec((3,), tf.float32)
 
 
-def test_nested_calls_are_inlined_and_compute_the_same():
-  @tf.function
-  def inner(x):
-    return x * 2.0, x + 1.0
-
-  @tf.function
-  def middle(x):
-    a, b = inner(x)
-    c, d = inner(b)
-    return a * d, c
-
-  @tf.function
-  def outer(x):
-    return middle(x)
-
-  traced = _trace(outer, FLOAT)
-  assert not set(_types(traced)) & set(CALLS)
-  assert _types(traced).count("Mul") == 3  # 2 of inner, 1 of middle
-  # x=3: a=6, b=4; c=8, d=5.
-  assert _run(traced, 3.0) == [30.0, 8.0]
-
-
 def test_an_argument_passed_through_waits_for_control_inputs():
   graph = tf.Graph()
   with graph.as_default():
@@ -67,18 +45,6 @@ def test_an_argument_passed_through_waits_for_control_inputs():
   flat = inline.inline_functions(graph.as_graph_def()).graph_def
   needed = structure.prune(flat, ["y"]).node
   assert "gate" in {node.name for node in needed}
-
-
-def test_a_while_loop_stays_one_op_with_its_functions():
-  @tf.function
-  def step(x):
-    return tf.while_loop(lambda x: x < 100.0, lambda x: (x * 3.0,), (x,))
-
-  traced = _trace(step, FLOAT)
-  loops = [t for t in _types(traced) if t in ("While", "StatelessWhile")]
-  assert len(loops) == 1
-  assert len(traced.graph_def.library.function) == 2  # condition and body
-  assert _run(traced, 5.0) == [135.0]
 
 
 def test_only_the_taken_branch_has_its_effects():

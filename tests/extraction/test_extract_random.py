@@ -64,6 +64,8 @@ def test_a_random_program_gives_the_same_numbers_and_effects(seed):
   traced = extract.trace_function(concrete)
   types = {node.op for node in traced.graph_def.node}
   assert not types & {"PartitionedCall", "StatefulPartitionedCall", "If"}
+  kept = {f.signature.name for f in traced.graph_def.library.function}
+  assert bool(kept) == bool(types & {"While", "StatelessWhile"})
   inputs = [float(x) for x in rng.normal(size=6)]
   (feed,) = [f.tensor for f in traced.feeds.values()]
   mine = extract.run_steps(traced, [{feed: x} for x in inputs])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.testing.microbatched import (
   assert_equal,
+  assert_same_state,
   both,
   classes,
   compiled,
@@ -60,7 +61,6 @@ OPTIMIZERS = {
     lambda: optimizers.Adam(0.01, global_clipnorm=0.01),
     {},
   ),
-  "clipvalue": (lambda: optimizers.SGD(0.1, clipvalue=0.001), {}),
   "gradient_accumulation_steps": (
     lambda: optimizers.Adam(0.01, gradient_accumulation_steps=2),
     {},
@@ -84,18 +84,7 @@ def test_equals_the_step_of_the_whole_batch(name):
     lambda: build(optimizer, **options), sequences, 3, epochs=3
   )
   assert_equal(*runs)
-  assert_same_state(*models, rtol=1e-5)
-
-
-def assert_same_state(mine, reference, rtol):
-  states = zip(
-    mine.optimizer.variables, reference.optimizer.variables, strict=True
-  )
-  for found, expected in states:
-    scale = max(np.abs(expected.numpy()).max(), 1e-3)
-    np.testing.assert_allclose(
-      found.numpy(), expected.numpy(), rtol=0, atol=rtol * scale
-    )
+  assert_same_state(*models)
 
 
 def test_a_fixed_loss_scale_is_applied_and_removed_once():

@@ -1,12 +1,11 @@
-"""Microbatches of given sizes: exact, named, traced and costed once a size."""
+"""Microbatches of given sizes: in proportion, named, of right statistics."""
 
 import keras
 import numpy as np
 import pytest
 
 import tfplace
-from tests.extraction.test_microbatches import MODELS
-from tests.testing.microbatched import assert_equal, both, in_microbatches
+from tests.testing.microbatched import in_microbatches
 from tfplace.core.microbatches import (
   VariantConfig,
   microbatches_of,
@@ -14,30 +13,6 @@ from tfplace.core.microbatches import (
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.microbatches.parts import Parts
-
-# Model -> in flight, sizes. Batches have 8 examples, the third has 6.
-EXACT = {
-  "convolutional": (1, (1, 5, 1, 1)),
-  "summed": (2, (4, 3, 1)),
-  "padded_weighted": (None, (5, 2, 1)),
-}
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_given_sizes_equal_the_step_of_the_whole_batch(name):
-  build, make, options = MODELS[name]
-  in_flight, sizes = EXACT[name]
-  given = {"options": {"sizes": sizes}, "epochs": 3, **options}
-  _, runs = both(build, make, len(sizes), in_flight, **given)
-  assert_equal(*runs, rtol=1e-6)
-
-
-def test_batches_of_less_examples_than_sizes_are_whole_batches():
-  # 22 examples in batches of 7: the last has 1, and 3 of 4 parts have none.
-  build, make, options = MODELS["mean_by_weights"]
-  given = {"options": {"sizes": (3, 2, 1, 1)}, **options}
-  _, runs = both(build, make, 4, batch_size=7, epochs=2, **given)
-  assert_equal(*runs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("examples", [1, 3, 4, 5, 12, 24, 25, 100])

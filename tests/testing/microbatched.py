@@ -4,6 +4,7 @@ import functools
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfplace.core.microbatches import VariantConfig
 from tfplace.extraction.microbatches.microbatched_step import (
@@ -21,6 +22,23 @@ def normal(*shape):
 
 def classes(count, *shape):
   return RNG.integers(0, count, size=(EXAMPLES, *shape))
+
+
+class Own(keras.layers.Layer):
+  """A layer of a user's own: any function of [batch, features]."""
+
+  def __init__(self, function, name="own"):
+    super().__init__(name=name)
+    self.function = function
+
+  def call(self, x):
+    return self.function(x)
+
+
+def numbered(h):
+  """[examples, 2]: the number of each example, and 0."""
+  numbers = tf.range(tf.shape(h)[0])
+  return tf.stack([numbers, tf.zeros_like(numbers)], axis=1)
 
 
 def in_microbatches(model, *numbers, **options):
@@ -68,6 +86,18 @@ def assert_equal(mine, reference, rtol=1e-5):
     # Adam makes 1e-8 of a gradient that is 0 but for rounding (biases of keys).
     scale = max(np.abs(expected).max(), 1e-2)
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * scale)
+
+
+def assert_same_state(mine, reference, rtol=1e-5, least=1e-3):
+  """Compares the optimizers' variables, each in relation to its largest."""
+  states = zip(
+    mine.optimizer.variables, reference.optimizer.variables, strict=True
+  )
+  for found, expected in states:
+    scale = max(np.abs(expected.numpy()).max(), least)
+    np.testing.assert_allclose(
+      found.numpy(), expected.numpy(), rtol=0, atol=rtol * scale
+    )
 
 
 def one(build, make, numbers=(), options=None, **fit):

@@ -5,8 +5,9 @@ and the model's weights.
 """
 
 import contextlib
+import inspect
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -97,20 +98,14 @@ def _weak(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 def _graph_of(function: Callable[..., Any]) -> Any:
   """Finds the graph of a gradient's tensors; None for an unfamiliar closure."""
-  inner = _enclosed(function).get("tape_grad_fn")
-  result = _enclosed(inner).get("result") if inner is not None else None
+  result = _enclosed(_enclosed(function).get("tape_grad_fn")).get("result")
   for tensor in tf.nest.flatten(result, expand_composites=True):
     if isinstance(tensor, tf.Tensor) and hasattr(tensor, "graph"):
       return tensor.graph
   return None
 
 
-def _enclosed(function: Callable[..., Any]) -> dict[str, Any]:
-  code = getattr(function, "__code__", None)
-  cells = getattr(function, "__closure__", None) or ()
-  if code is None:
+def _enclosed(function: Any) -> Mapping[str, Any]:
+  if not inspect.isfunction(function):
     return {}
-  return {
-    name: cell.cell_contents
-    for name, cell in zip(code.co_freevars, cells, strict=True)
-  }
+  return inspect.getclosurevars(function).nonlocals

@@ -5,7 +5,7 @@ rest.
 """
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -39,6 +39,12 @@ class LayerRecorder:
         self.layers.setdefault(op.name.rpartition("/")[0], names)
     return op.device
 
+  def of_op(self, name: str) -> Layers:
+    """Returns the layers of an op, a gradient or a clone, innermost first."""
+    forward = original_name(name).rpartition(GRADIENT_SCOPE)[2]
+    found = (self.layers.get(scope) for scope in with_scopes(forward))
+    return next(filter(None, found), ())
+
   def of_nodes(
     self, graph_def: tf.compat.v1.GraphDef, variables: Mapping[str, Layers]
   ) -> dict[str, Layers]:
@@ -49,17 +55,10 @@ class LayerRecorder:
     """
     found = dict(variables)
     for node in graph_def.node:
-      own = name_of_relayed(name_in_whole(node.name))
-      for name in _candidates(original_name(own)):
-        if name in self.layers:
-          found.setdefault(node.name, self.layers[name])
-          break
+      layers = self.of_op(name_of_relayed(name_in_whole(node.name)))
+      if layers:
+        found.setdefault(node.name, layers)
     return with_updates(graph_def, found)
-
-
-def _candidates(name: str) -> Iterator[str]:
-  """Returns the op, the op it is a gradient of, and their enclosing scopes."""
-  return with_scopes(name.rpartition(GRADIENT_SCOPE)[2])
 
 
 def layers_of_variables(model: keras.Model) -> dict[str, Layers]:

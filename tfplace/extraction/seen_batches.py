@@ -5,15 +5,14 @@ Keras keeps no record of them. But the functions that `fit`, `evaluate` and
 shapes it was built for.
 """
 
-import functools
 import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.types.experimental import PolymorphicFunction
 
+_TRACES = "_list_all_concrete_functions"  # of a `tf.function`
 _FUNCTIONS = {
   "train": ("train_function", "test_function"),
   "test": ("test_function", "train_function"),
@@ -59,30 +58,18 @@ def built_inputs(model: keras.Model) -> Any:
 
 
 def _traced_data(function: Any) -> Iterator[Any]:
-  """Yields the data of every function that was traced inside `function`.
+  """Yields the data of each trace of a function of Keras.
 
-  Keras wraps the step in functions that hold one another in closures.
+  The function is a `tf.function` of a batch, or encloses a wrapped one.
   """
-  pending, visited = [function], set()
-  while pending:
-    found = pending.pop()
-    if not callable(found) or id(found) in visited:
-      continue
-    visited.add(id(found))
-    if isinstance(found, PolymorphicFunction):
-      traces = getattr(found, "_list_all_concrete_functions", list)
-      for trace in traces():
-        arguments, _ = trace.structured_input_signature
-        if len(arguments) == 1:
-          data = arguments[0]
-          yield getattr(data, "element_spec", data)  # of an iterator
-      found = found.python_function
-    if isinstance(found, functools.partial):
-      pending.append(found.func)
-      continue
-    pending.append(getattr(found, "__wrapped__", None))
-    if inspect.isfunction(found):
-      pending += inspect.getclosurevars(found).nonlocals.values()
+  steps = [function]
+  if inspect.isfunction(function):
+    steps += inspect.getclosurevars(function).nonlocals.values()
+  for step in steps:
+    inner = inspect.unwrap(step, stop=lambda f: hasattr(f, _TRACES))
+    for trace in getattr(inner, _TRACES, list)():
+      (data,), _ = trace.structured_input_signature
+      yield data
 
 
 def _is_known(data: Any) -> bool:

@@ -9,8 +9,8 @@ microbatch.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -49,6 +49,7 @@ _UNKNOWN = (4, 32)  # examples in the two traces if the batch size is unknown
 _LEAST = 2  # examples in a trace; broadcasting would hide a batch axis of 1
 _WHOLE = 6  # examples in the batch that the traced microbatch belongs to
 _LENGTH = 16  # replaces every other unknown dimension
+_NO_VALUES = "has no value for each example"
 _WAY_OUT = (
   "plan the whole step (microbatches=1), or let each example be computed by"
   " itself"
@@ -190,7 +191,7 @@ class _Checked:
     self._trace = traces[0]
     self._second = traces[1]
     self._sizes = traces[0].size, traces[1].size
-    self._layers = self._trace.recorder.layers
+    self._layers_of = self._trace.recorder.of_op
     self._normalizing = {
       layer.name
       for layer in model._flatten_layers()
@@ -216,74 +217,58 @@ class _Checked:
       ) from None
 
   def _has_statistics(self, op: str) -> bool:
-    return any(n in self._normalizing for n in self._layers_of(op))
-
-  def _layers_of(self, op: str) -> tuple[str, ...]:
-    scope = op
-    while scope:
-      if scope in self._layers:
-        return self._layers[scope]
-      scope = scope.rpartition("/")[0]
-    return ()
+    return not self._normalizing.isdisjoint(self._layers_of(op))
 
   def findings(self) -> Findings:
     whole = self._trace.whole
     for tensor in whole.values:
-      self._check_rows(tensor, "its loss")
-    kinds = tuple(self._kind(loss) for loss, _ in whole.terms)
-    self._check_shares([self._trace.loss, *(t for _, t in whole.totals)])
+      self._check(tensor, _is_per_example, f"its loss {_NO_VALUES}")
+    terms = [
+      self._check(
+        loss,
+        lambda value: isinstance(value, Reduced | Fixed),
+        f"the loss {loss.op.name!r} that is added is neither a sum nor a mean"
+        " over examples",
+      )
+      for loss, _ in whole.terms
+    ]
+    for tensor in (self._trace.loss, *(total for _, total in whole.totals)):
+      self._check(
+        tensor,
+        lambda value: not isinstance(value, Mixed),
+        "its loss mixes examples",
+      )
     for rows in self._trace.states.values():
-      self._check_rows(rows, "a state that it keeps")
+      self._check(rows, _is_per_example, f"a state that it keeps {_NO_VALUES}")
     for update in whole.updates:
+      what = f"metric {update.metric.name!r} {_NO_VALUES}"
       for tensor in update.tensors:
         if tensor.shape.rank:
-          self._check_rows(tensor, f"metric {update.metric.name!r}")
-    return Findings(kinds, self._deferred(), self._lookups())
-
-  def _value(self, tensor: tf.Tensor) -> Value:
-    return self._values[tensor.name]
-
-  def _check_rows(self, tensor: tf.Tensor, what: str) -> None:
-    value = self._value(tensor)
-    if isinstance(value, (Fixed, Sized)) or value == Rows(0):
-      return
-    if isinstance(value, Rows) and value.uniform and value.axis == 0:
-      return
-    self._refuse(tensor, value, f"{what} has no value for each example")
-
-  def _kind(self, term: tf.Tensor) -> str:
-    value = self._value(term)
-    if isinstance(value, Reduced):
-      return value.kind
-    if isinstance(value, Fixed):
-      return "weights"
-    self._refuse(
-      term,
-      value,
-      f"the loss {term.op.name!r} that is added is neither a sum nor a mean"
-      " over examples",
+          self._check(tensor, _is_per_example, what)
+    return Findings(
+      tuple(v.kind if isinstance(v, Reduced) else "weights" for v in terms),
+      self._deferred(),
+      self._lookups(),
     )
 
-  def _check_shares(self, tensors: Iterable[tf.Tensor]) -> None:
-    for tensor in tensors:
-      value = self._value(tensor)
-      if isinstance(value, Mixed):
-        self._refuse(tensor, value, "its loss mixes examples")
-
-  def _refuse(self, tensor: tf.Tensor, value: Value, what: str) -> NoReturn:
-    op, where = tensor.op.name, what
+  def _check(
+    self, tensor: tf.Tensor, is_allowed: Callable[[Value], bool], why: str
+  ) -> Value:
+    """Returns the value of a tensor; refuses the step if it is not allowed."""
+    value, op = self._values[tensor.name], tensor.op.name
+    if is_allowed(value):
+      return value
     if isinstance(value, Mixed):
-      layers = self._layers_of(value.op)
+      layers, op = self._layers_of(value.op), value.op
       place = f"layer {layers[0]!r}" if layers else "the loss"
       if layers and layers[0] == self._model.name:
         place = "its call()"
-      op = value.op
-      where = (
+      why = (
         f"{place} mixes the examples of a batch: its {value.op_type}"
         f" {value.why} (op {value.op!r})"
       )
     raise ExtractionError(
-      f"the step of model {self._model.name!r} cannot be split: {where};"
+      f"the step of model {self._model.name!r} cannot be split: {why};"
       f" {_WAY_OUT}",
       op=op,
     )
@@ -300,13 +285,13 @@ class _Checked:
   def _adds_up(self, op: tf.Operation, handle: str) -> bool:
     if len(op.inputs) != 2 or op.inputs[0].name != handle:
       return False
-    value = self._value(op.inputs[1])
+    value = self._values[op.inputs[1].name]
     if op.type == "AssignVariableOp":
       return value == State(handle, added=True)
     if op.type == "AssignAddVariableOp":
       second = self._second.graph.get_operation_by_name(op.name)
       pair = axis_values.OpPair(op, second, self._sizes)
-      return batch_axis.elementwise.is_additive(pair, 1, value)
+      return batch_axis.sums.is_additive(pair, 1, value)
     return False
 
   def _lookups(self) -> dict[str, bool]:
@@ -314,8 +299,14 @@ class _Checked:
     for op in self._trace.graph.get_operations():
       if op.type in ("GatherV2", "ResourceGather"):
         indices = op.inputs[1]
-        found[indices.name] = self._value(indices) != FIXED
+        found[indices.name] = self._values[indices.name] != FIXED
     return found
+
+
+def _is_per_example(value: Value) -> bool:
+  """Returns whether the first axis has an independent entry per example."""
+  is_rows = isinstance(value, Rows) and value.uniform and value.axis == 0
+  return is_rows or value == Rows(0) or isinstance(value, Fixed | Sized)
 
 
 def _owners(model: keras.Model, graph: Any) -> dict[str, int]:

@@ -7,12 +7,13 @@ to a device.
 """
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Any
 
 import tensorflow as tf
 
 from tfplace.extraction.nodes import reached
+from tfplace.extraction.structure import locations
 
 _READ = "ReadVariableOp"
 _GIVEN = ("Placeholder", "NoOp")
@@ -133,7 +134,7 @@ class GraphTemplate:
     self,
     scope: str,
     given: Mapping[str, tf.Tensor],
-    ops: Collection[str] | None = None,
+    ops: Set[str] | None = None,
   ) -> dict[str, tf.Tensor]:
     """Imports the ops once.
 
@@ -168,7 +169,7 @@ class GraphTemplate:
       for i, tensor in enumerate(op.outputs)
     }
 
-  def _graph_def(self, ops: Collection[str]) -> tuple[Any, set[str]]:
+  def _graph_def(self, ops: Set[str]) -> tuple[Any, set[str]]:
     whole = self._graph.as_graph_def(add_shapes=False)
     graph_def = tf.compat.v1.GraphDef(
       versions=whole.versions, library=whole.library
@@ -186,16 +187,9 @@ class GraphTemplate:
       del node.input[:]
       node.input.extend(tensor.name for tensor in inputs)
       node.input.extend(f"^{control.name}" for control in here)
-      if not _colocated(node).issubset(ops):
+      if not set(locations(node)) <= ops:
         del node.attr["_class"]  # colocated with ops outside the copy
     return graph_def, used
-
-
-def _colocated(node: Any) -> set[str]:
-  if "_class" not in node.attr:
-    return set()
-  groups = [group.decode() for group in node.attr["_class"].list.s]
-  return {g.removeprefix("loc:@") for g in groups if g.startswith("loc:@")}
 
 
 def ancestors(tensor: tf.Tensor) -> Iterable[str]:

@@ -121,52 +121,52 @@ def _trace(
   findings: Findings,
   config: VariantConfig,
 ) -> Traced:
-  inputs = parts.inputs(index)
   traced: list[Any] = []
 
   def microbatch_step(*tensors: tf.Tensor) -> None:
     data, rows, present = parts.structured(tensors)
     size = tensors[0].shape[0]
-    if size is None:
-      size = tf.shape(tensors[0])[0]
     whole = WholeBatch(
       model,
-      size,
+      tf.shape(tensors[0])[0] if size is None else size,
       parts.examples,
       iter(findings.kinds),
       present,
       forward is not None,
       findings.deferred,
     )
-    cut = states.cut(model, parts.states, rows)
-    rewriting = recompute.applied(model, config)
-    with whole.metrics_kept(), cut as assigned, rewriting, whole.reductions():
+    with (
+      whole.metrics_kept(),
+      states.cut(model, parts.states, rows) as assigned,
+      recompute.applied(model, config),
+      whole.reductions(),
+    ):
       loss, gradients = forward_and_backward(model, data, forward, whole.share)
-    traced[:] = whole, loss, gradients, assigned
+    traced.append((whole, loss, gradients, assigned))
 
-  specs = [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
+  specs = [tf.TensorSpec(t.shape, t.dtype) for t in parts.inputs(index)]
   function = tf.function(microbatch_step, jit_compile=False, autograph=False)
   concrete = function.get_concrete_function(*specs)
-  whole, loss, gradients, rows = traced
+  whole, loss, gradients, rows = traced[-1]
   data = list(concrete.inputs[: len(specs)])
   names = {tensor.name for tensor in data}
-  assigned = _statistics(model, concrete.graph)
+  statistics = _statistics(model, concrete.graph)
   results = Copy(
-    loss,
-    [
+    loss=loss,
+    gradients=[
       followed(gradient, findings.lookups, names)
       if isinstance(gradient, tf.IndexedSlices)
       else gradient
       for gradient in gradients
     ],
-    [share for _, share in whole.shown],
-    [(op.inputs[0], op.inputs[1]) for op in assigned],
-    rows,
-    [update.tensors for update in whole.updates],
-    [total for _, total in whole.totals],
+    shown=[share for _, share in whole.shown],
+    statistics=[(op.inputs[0], op.inputs[1]) for op in statistics],
+    states=rows,
+    arguments=[update.tensors for update in whole.updates],
+    totals=[total for _, total in whole.totals],
   )
   template = graph_copies.GraphTemplate(
-    concrete.graph, _tensors(results), {op.name for op in assigned}
+    concrete.graph, _tensors(results), {op.name for op in statistics}
   )
   return Traced(whole, data, results, template)
 

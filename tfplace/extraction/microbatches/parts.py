@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras.src.trainers.data_adapters import data_adapter_utils
 
@@ -67,36 +68,27 @@ class Parts:
     return self._begin(index + 1) - self._begin(index)
 
   def _begin(self, index: int) -> Any:
-    """Returns the number of examples in all microbatches before one."""
-    if self.sizes is not None:
-      return self._given_begin(index)
-    extra, least = self.examples % self.count, self.examples // self.count
-    minimum = min if self.is_known else tf.minimum
-    return index * least + minimum(index, extra)
+    """Returns the number of examples in all microbatches before one.
 
-  def _given_begin(self, index: int) -> Any:
-    """Returns `_begin` for given sizes.
-
-    A larger batch is divided in proportion. In a smaller one, each microbatch
-    has an example if there are enough, and the rest is divided in proportion to
-    the rest of the sizes.
+    A batch larger than the planned one is divided in proportion to its sizes.
+    In a smaller one, each microbatch has an example if there are enough, and
+    the rest is divided in proportion to the rest of the sizes.
     """
-    sizes: Sequence[int] = self.sizes or ()
-    count, total, before = len(sizes), sum(sizes), sum(sizes[:index])
-    if self.is_known:
-      if self.examples >= total:
-        return self.examples * before // total
-      if self.examples < count:
-        return min(index, self.examples)
-      rest = (self.examples - count) * (before - index)
-      return index + rest // (total - count)
-    examples = tf.cast(self.examples, tf.int64)
-    smaller = index + (examples - count) * (before - index) // (total - count)
-    smaller = tf.where(
-      examples < count, tf.minimum(tf.cast(index, tf.int64), examples), smaller
+    library = np if self.is_known else tf
+    examples, count = self.examples, self.count
+    if self.sizes is None:
+      least, extra = examples // count, examples % count
+      begin = index * least + library.minimum(extra, index)
+      return int(begin) if self.is_known else begin
+    if not self.is_known:
+      examples = tf.cast(examples, tf.int64)
+    total, before = sum(self.sizes), sum(self.sizes[:index])
+    rest = (examples - count) * (before - index) // (total - count)
+    begin = library.where(
+      examples < count, library.minimum(examples, index), index + rest
     )
-    begin = tf.where(examples >= total, examples * before // total, smaller)
-    return tf.cast(begin, tf.int32)
+    begin = library.where(examples >= total, examples * before // total, begin)
+    return int(begin) if self.is_known else tf.cast(begin, tf.int32)
 
   def part(self, index: int) -> Any:
     """Slices the data of a microbatch and its rows of the states.

@@ -15,21 +15,19 @@ from tfplace.extraction.microbatches.batch_axis.analysis import (
 
 # Importing the rule modules fills the table of rules.
 from tfplace.extraction.microbatches.batch_axis import (  # isort: skip
+  axes,
   control_flow,
-  elementwise,
-  layout,
+  entries,
   lookups,
-  products,
-  reductions,
+  sums,
 )
 
 __all__ = [
+  "axes",
   "control_flow",
-  "elementwise",
+  "entries",
   "follow",
   "have_same_ops",
-  "layout",
   "lookups",
-  "products",
-  "reductions",
+  "sums",
 ]

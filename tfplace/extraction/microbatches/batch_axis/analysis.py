@@ -1,13 +1,14 @@
 """Abstract interpretation of a traced graph at two batch sizes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.extraction.microbatches.batch_axis.values import (
+  COUNT,
   FIXED,
+  NUMBERS,
   RULES,
   SIZED,
   Fixed,
@@ -16,6 +17,7 @@ from tfplace.extraction.microbatches.batch_axis.values import (
   OpPair,
   Reduced,
   Rows,
+  Rule,
   Sized,
   Value,
   static_value,
@@ -24,47 +26,6 @@ from tfplace.extraction.microbatches.batch_axis.values import (
 # Ops whose outputs depend only on shapes.
 _SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 _INPUTS = frozenset(("Placeholder", "PlaceholderWithDefault"))
-# Ops that create tensors from sizes. Their rules accept inputs that depend on
-# the number of examples.
-_SIZES_ASIDE = frozenset(
-  (
-    "Fill", "Empty", "BroadcastTo", "Tile", "Range", "LinSpace", "Reshape",
-    "Add", "AddV2", "Sub", "AddN", "Mul", "RealDiv", "DivNoNan", "Slice",
-    "StridedSlice", "ScatterNd", "TensorListReserve", "EmptyTensorList",
-    "TensorListFromTensor", "TensorListStack", "TensorListGetItem",
-    "TensorListConcatV2", "Conv2DBackpropInput", "Conv3DBackpropInputV2",
-    "DepthwiseConv2dNativeBackpropInput", "While", "StatelessWhile", "If",
-    "StatelessIf", "PartitionedCall", "StatefulPartitionedCall", "AvgPoolGrad",
-    "AvgPool3DGrad", "IdentityN", "Identity",
-  )
-)  # fmt: skip
-
-
-# Ops that pass on indices of examples.
-_PASS_NUMBERS = frozenset(
-  (
-    "Identity", "IdentityN", "Cast", "StopGradient", "Reshape", "ExpandDims",
-    "Squeeze", "Transpose", "Tile", "BroadcastTo", "Pack", "ConcatV2", "Slice",
-    "StridedSlice",
-  )
-)  # fmt: skip
-# Ops that look up examples by these indices, or ignore their inputs' entries.
-_READ_NUMBERS = frozenset(
-  (
-    "GatherNd", "ScatterNd", "ZerosLike", "OnesLike", "PartitionedCall",
-    "StatefulPartitionedCall",
-  )
-)  # fmt: skip
-
-
-def _is_numbered(value: Value) -> bool:
-  return isinstance(value, Rows) and (
-    value.position or value.column is not None
-  )
-
-
-def _takes_sizes(op_type: str) -> bool:
-  return op_type in _SIZES_ASIDE or "Random" in op_type
 
 
 def follow(
@@ -203,13 +164,13 @@ def _as_statistics(
   if op.type.startswith("FusedBatchNorm") and isinstance(inputs[0], Rows):
     return [inputs[0].plain(), *[FIXED] * (len(values) - 1)]
   if all(isinstance(v, (Rows, Fixed, Sized)) for v in inputs):
-    return [FIXED if _has_fixed_shape(t) else v for t, v in _each(op, values)]
+    pairs = zip(_pairs(op), values, strict=True)
+    return [FIXED if _has_fixed_shape(pair) else v for pair, v in pairs]
   return values
 
 
-def _each(op: OpPair, values: list[Value]) -> Any:
-  pairs = zip(op.first.outputs, op.second.outputs, strict=True)
-  return zip(pairs, values, strict=True)
+def _pairs(op: OpPair) -> list[tuple[tf.Tensor, tf.Tensor]]:
+  return list(zip(op.first.outputs, op.second.outputs, strict=False))
 
 
 def _has_fixed_shape(pair: tuple[tf.Tensor, tf.Tensor]) -> bool:
@@ -225,54 +186,76 @@ def _transferred(op: OpPair, inputs: list[Value]) -> Value | Sequence[Value]:
   for value in inputs:
     if isinstance(value, Mixed):
       return value
-  if not any(_is_numbered(v) for v in inputs) or op.type in _READ_NUMBERS:
-    return _by_rule(op, inputs)
-  if op.type in _PASS_NUMBERS:
-    result = _by_rule(op, inputs)
+  rule = RULES.get(_kind(op.first))
+  numbers = rule.numbers if rule else "refused"
+  if numbers == "read" or not any(_is_numbered(v) for v in inputs):
+    return _by_rule(op, rule, inputs)
+  if numbers == "kept":
+    result = _by_rule(op, rule, inputs)
     if isinstance(result, Sequence) or _is_numbered(result):
       return result
-  raise Mixes("numbers the examples of the batch")
+  raise Mixes(NUMBERS)
 
 
-def _by_rule(op: OpPair, inputs: list[Value]) -> Value | Sequence[Value]:
-  rule = RULES.get(_kind(op.first))
+def _is_numbered(value: Value) -> bool:
+  return isinstance(value, Rows) and value.numbered is not None
+
+
+def _by_rule(
+  op: OpPair, rule: Rule | None, inputs: list[Value]
+) -> Value | Sequence[Value]:
   kinds = {type(value) for value in inputs}
-  if kinds <= {Fixed} and (rule is None or "Random" not in op.type):
+  if kinds <= {Fixed}:
     return FIXED
-  if kinds <= {Fixed, Sized} and (folded := _folded(op)) is not None:
-    return folded
-  if Sized in kinds and not _takes_sizes(op.type):
-    if kinds <= {Fixed, Sized}:
+  if kinds <= {Fixed, Sized}:
+    folded = _folded(op)
+    if folded is not None:
+      return folded
+    if rule is None or not rule.sizes:
       return _of_sizes(op)
-    raise Mixes("computes with the number of examples in the batch")
+  elif Sized in kinds and not (rule and rule.sizes):
+    raise Mixes(COUNT)
   if rule is None:
     raise Mixes("may combine the examples of the batch: its type is unknown")
-  if kinds <= {Fixed, Sized} and op.type in _ARITHMETIC:
-    return _of_sizes(op)
-  return rule(op, inputs)
+  try:
+    return rule.transfer(op, inputs)
+  except Mixes:
+    if kinds <= {Fixed, Sized}:
+      return _of_sizes(op)
+    raise
 
 
-_ARITHMETIC = frozenset(
-  ("Add", "AddV2", "Sub", "AddN", "Mul", "RealDiv", "DivNoNan", "Identity",
-   "Slice", "StridedSlice")
-)  # fmt: skip
 _MOST_FOLDED = 64  # elements of a tensor that may be evaluated
 
 
+def _of_sizes(op: OpPair) -> Value:
+  folded = _folded(op)
+  if folded is not None:
+    return folded
+  if not all(map(_has_fixed_shape, _pairs(op))):
+    raise Mixes("makes a tensor whose shape depends on the batch")
+  return SIZED
+
+
 def _folded(op: OpPair) -> Value | None:
-  """Returns FIXED or SIZED for an output with static values, else None."""
-  if len(op.first.outputs) != 1:
+  """Returns FIXED or SIZED for a small output with static values, else None."""
+  (pair, *more) = _pairs(op)
+  if more or not _has_fixed_shape(pair):
     return None
-  tensors = op.first.outputs[0], op.second.outputs[0]
-  shapes = [tensor.shape for tensor in tensors]
-  if not shapes[0].is_fully_defined() or shapes[0] != shapes[1]:
+  return (
+    _evaluated(op) if pair[0].shape.num_elements() <= _MOST_FOLDED else None
+  )
+
+
+def _evaluated(op: OpPair) -> Value | None:
+  """Returns the value of one output whose entries are static, else None."""
+  (pair, *more) = _pairs(op)
+  if more or any(static_value(tensor) is None for tensor in pair):
     return None
-  if shapes[0].num_elements() > _MOST_FOLDED:
+  try:
+    return _of_constant(op)
+  except Mixes:
     return None
-  values = [static_value(tensor) for tensor in tensors]
-  if values[0] is None or values[1] is None:
-    return None
-  return FIXED if _is_same(*values) else SIZED
 
 
 def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
@@ -281,28 +264,6 @@ def _is_same(first: np.ndarray, second: np.ndarray) -> bool:
     if first.dtype == object
     else first.tobytes() == second.tobytes()
   )
-
-
-def _of_sizes(op: OpPair) -> Value:
-  folded = _folded(op)
-  if folded is not None:
-    return folded
-  for first, second in zip(op.first.outputs, op.second.outputs, strict=True):
-    if not _has_fixed_shape((first, second)):
-      raise Mixes("makes a tensor whose shape depends on the batch")
-  return SIZED
-
-
-def _evaluated(op: OpPair) -> Value | None:
-  if len(op.first.outputs) != 1:
-    return None
-  values = [static_value(one.outputs[0]) for one in (op.first, op.second)]
-  if any(value is None for value in values):
-    return None
-  try:
-    return _of_constant(op)
-  except Mixes:
-    return None
 
 
 def _of_constant(op: OpPair) -> Value:

@@ -26,7 +26,7 @@ from tfplace.extraction.microbatches.batch_axis.values import (
 _MOST_ROUNDS = 10  # iterations in which a loop's values must converge
 
 
-@rule("While", "StatelessWhile")
+@rule("While", "StatelessWhile", sizes=True)
 def _while(op: OpPair, inputs: list[Value]) -> list[Value]:
   bodies, conditions = (
     [_loop_graph(one, name) for one in (op.first, op.second)]
@@ -77,7 +77,7 @@ def _merged(op: OpPair, first: Value, second: Value) -> Value:
     return Mixed(op.name, op.type, str(mixes))
 
 
-@rule("If", "StatelessIf")
+@rule("If", "StatelessIf", sizes=True)
 def _if(op: OpPair, inputs: list[Value]) -> list[Value]:
   if inputs[0] != FIXED:
     raise Mixes("takes a branch that depends on the batch")
@@ -90,7 +90,9 @@ def _if(op: OpPair, inputs: list[Value]) -> list[Value]:
   return [_merged(op, a, b) for a, b in zip(first, second, strict=True)]
 
 
-@rule("PartitionedCall", "StatefulPartitionedCall")
+@rule(
+  "PartitionedCall", "StatefulPartitionedCall", sizes=True, numbers="read"
+)  # fmt: skip
 def _call(op: OpPair, inputs: list[Value]) -> list[Value]:
   graphs = []
   for one in (op.first, op.second):
@@ -109,7 +111,7 @@ def _called(
   return [found[tensor.name] for tensor in first.outputs]
 
 
-@rule("TensorListReserve", "EmptyTensorList")
+@rule("TensorListReserve", "EmptyTensorList", sizes=True)
 def _list(op: OpPair, inputs: list[Value]) -> Value:
   if any(not isinstance(value, (Fixed, Sized)) for value in inputs):
     raise Mixes("makes a list whose length depends on the batch")
@@ -118,7 +120,7 @@ def _list(op: OpPair, inputs: list[Value]) -> Value:
   return TensorList()
 
 
-@rule("TensorListFromTensor")
+@rule("TensorListFromTensor", sizes=True)
 def _unstacked(op: OpPair, inputs: list[Value]) -> Value:
   rows = inputs[0]
   if isinstance(rows, Fixed):
@@ -138,7 +140,7 @@ def _set_item(op: OpPair, inputs: list[Value]) -> Value:
   return merge(_as_list(held), TensorList(item))
 
 
-@rule("TensorListGetItem", "TensorListStack", "TensorListConcatV2")
+@rule("TensorListGetItem", "TensorListStack", "TensorListConcatV2", sizes=True)
 def _get_item(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
   element = _as_list(inputs[0]).element
   if op.type == "TensorListConcatV2":

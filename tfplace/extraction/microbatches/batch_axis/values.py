@@ -8,7 +8,7 @@ example depend on others. Rules are never called with mixed inputs.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -49,6 +49,11 @@ class Rows:
   uniform: bool = False
   position: bool = False
   column: int | None = None
+
+  @property
+  def numbered(self) -> int | None:
+    """Returns the index in the last axis of indices of examples, if any."""
+    return 0 if self.position else self.column
 
   def plain(self, axis: int | None = None) -> "Rows":
     """Returns rows on the given axis without facts about their entries."""
@@ -115,6 +120,8 @@ AGGREGATE = "computes with a sum or mean over the examples of the batch"
 COUNT = "computes with the number of examples in the batch"
 COMBINES = "combines the examples of the batch"
 NUMBERS = "numbers the examples of the batch"
+BY_INDEX = "looks up examples of the batch by index"
+ARGUMENTS = "has weights or arguments that depend on the batch"
 FOREIGN = "adds rows to the batch that are of no example"
 
 
@@ -165,7 +172,9 @@ class OpPair:
     `which` is 0 for the first graph and 1 for the second.
     """
     tensor = (self.first, self.second)[which].inputs[index]
-    value = tensor_util.constant_value(tensor, partial=True)
+    value = static_value(tensor)
+    if value is None:
+      value = tensor_util.constant_value(tensor, partial=True)
     if value is None:
       return [None] * (tensor.shape[0] or 0)
     return list(np.asarray(value).reshape(-1))
@@ -209,19 +218,40 @@ def _rank(tensor: tf.Tensor) -> int:
   return rank
 
 
-Rule: TypeAlias = Callable[[OpPair, list[Value]], Value | Sequence[Value]]
+Transfer: TypeAlias = Callable[[OpPair, list[Value]], Value | Sequence[Value]]
+_T = TypeVar("_T", bound=Transfer)
+
+
+class Rule(NamedTuple):
+  """Rule of an op type.
+
+  Attributes:
+    transfer: maps the abstract values of the inputs to those of the outputs.
+    sizes: whether inputs may depend on the number of examples.
+    numbers: whether inputs may be indices of examples: "refused", "kept" (the
+      outputs must be such indices again), or "read" (the rule knows them).
+  """
+
+  transfer: Transfer
+  sizes: bool = False
+  numbers: Literal["refused", "kept", "read"] = "refused"
+
+
 RULES: dict[str, Rule] = {}
-_R = TypeVar("_R", bound=Rule)
 
 
-def rule(*op_types: str) -> Callable[[_R], _R]:
-  """Registers a rule for ops of the given types."""
+def rule(
+  *op_types: str,
+  sizes: bool = False,
+  numbers: Literal["refused", "kept", "read"] = "refused",
+) -> Callable[[_T], _T]:
+  """Registers the rule of op types; see `Rule`."""
 
-  def register(function: _R) -> _R:
+  def register(transfer: _T) -> _T:
     for op_type in op_types:
       assert op_type not in RULES, op_type
-      RULES[op_type] = function
-    return function
+      RULES[op_type] = Rule(transfer, sizes, numbers)
+    return transfer
 
   return register
 
@@ -231,14 +261,6 @@ def rows_in(value: Value, why: str) -> Rows:
   if isinstance(value, Rows):
     return value
   raise Mixes(why)
-
-
-def check_fixed(
-  values: Sequence[Value], why: str = "has arguments that depend on the batch"
-) -> None:
-  """Raises Mixes if a value depends on the batch."""
-  if any(value != FIXED for value in values):
-    raise Mixes(why)
 
 
 def join(rows: Sequence[Rows]) -> Rows:
