@@ -8,25 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from tests.testing.json_files import CPU, GPU, GRAPH
+from tests.testing.json_files import CLUSTER, CPU, GPU, GRAPH
 from tests.testing.packed_graphs import odd_graph
 from tfplace import core, formats
 from tfplace.errors import FormatError, PlacementError
 from tfplace.formats.graph import graph_to_json
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
-
-CLUSTER = {
-  "format": "tfplace.cluster.v1",
-  "name": "pair",
-  "devices": [
-    {"name": GPU, "kind": "GPU", "memory_bytes": 100, "color": "red"},
-    {"name": CPU, "kind": "CPU", "op_overhead_us": 2.5},
-  ],
-  "links": [
-    {"src": GPU, "dst": CPU, "bandwidth_bytes_per_us": 10, "channel": "pcie"},
-    {"src": CPU, "dst": GPU, "bandwidth_bytes_per_us": 10, "gap_us": 1},
-  ],
-}
 
 
 def write(path, data):

@@ -13,62 +13,26 @@ from tfplace.errors import ExtractionError
 from tfplace.plan import sources
 from tfplace.plan.model_source import open_source
 
+WORDS = {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4}
+SEGMENTS = {"layers": 1, "heads": 2, "feed_forward": 24, "segments": 2}
+IMAGES = {"batch_size": 4, "image_size": 32, "classes": 5}
+STACKS = {"stacks": 1, "layers_per_stack": 3, "channels": 4, "skip_channels": 8}
 TINY = {
   "inception_v3": {"batch_size": 2, "image_size": 75, "classes": 10},
-  "nmt": {
-    "batch_size": 4,
-    "units": 16,
-    "vocabulary": 50,
-    "length": 4,
-  },
-  "gnmt": {
-    "batch_size": 4,
-    "layers": 3,
-    "units": 16,
-    "vocabulary": 50,
-    "length": 4,
-  },
-  "rnnlm": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4},
-  "transformer_xl": {
-    "batch_size": 2,
-    "layers": 2,
-    "units": 16,
-    "heads": 2,
-    "feed_forward": 24,
-    "vocabulary": 50,
-    "length": 4,
-    "memory": 3,
-    "segments": 2,
-  },
-  "nasnet": {
-    "batch_size": 4,
-    "image_size": 32,
-    "classes": 5,
-    "num_blocks": 1,
-    "penultimate_filters": 96,
-  },
-  "amoebanet_d": {
-    "batch_size": 4,
-    "image_size": 32,
-    "classes": 5,
-    "cells": 1,
-    "filters": 16,
-  },
-  "wavenet": {
-    "batch_size": 2,
-    "layers_per_stack": 3,
-    "samples": 20,
-    "channels": 4,
-    "skip_channels": 8,
-  },
+  "nmt": WORDS,
+  "gnmt": {**WORDS, "layers": 3},
+  "rnnlm": WORDS,
+  "transformer_xl": {**WORDS, **SEGMENTS, "batch_size": 2, "memory": 3},
+  "nasnet": {**IMAGES, "num_blocks": 1, "penultimate_filters": 96},
+  "amoebanet_d": {**IMAGES, "cells": 1, "filters": 16},
+  "wavenet": {**STACKS, "batch_size": 2, "samples": 20},
   "cifar10": {"batch_size": 4, "cells": 1, "filters": 4},
-  "ptb": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 3},
+  "ptb": {**WORDS, "length": 3},
 }
 
 
 @pytest.fixture(
-  scope="module",
-  params=("nmt", "rnnlm", "transformer_xl", "wavenet"),
+  scope="module", params=("nmt", "rnnlm", "transformer_xl", "wavenet")
 )
 def tiny(request):
   return models.build(request.param, **TINY[request.param])
@@ -109,7 +73,7 @@ def test_sample_has_the_batch_size_and_depends_on_the_seed_only(tiny):
   assert {len(a) for a in first} == {tiny.batch_size}
 
 
-@pytest.mark.parametrize("name", ["rnnlm", "transformer_xl"])
+@pytest.mark.parametrize("name", ["rnnlm", "transformer_xl", "wavenet", "ptb"])
 def test_sequence_models_come_back_from_a_file(name, tmp_path):
   zoo = models.build(name, **TINY[name])
   zoo.model.save(tmp_path / "model.keras")

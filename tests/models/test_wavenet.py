@@ -38,13 +38,3 @@ def test_dilations_double_to_512_and_start_again():
 def test_targets_are_the_next_samples():
   audio, targets = _tiny().sample(0)
   np.testing.assert_array_equal(audio[:, 1:], targets[:, :-1])
-
-
-def test_is_saved_and_loaded(tmp_path):
-  zoo = _tiny(layers_per_stack=2)
-  zoo.model.save(tmp_path / "wavenet.keras")
-  loaded = keras.models.load_model(tmp_path / "wavenet.keras")
-  audio = zoo.sample(0)[0]
-  np.testing.assert_array_equal(
-    zoo.model.predict_on_batch(audio), loaded.predict_on_batch(audio)
-  )

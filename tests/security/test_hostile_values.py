@@ -10,9 +10,10 @@ import json
 import math
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.testing.json_files import CLUSTER, CPU, GPU, GRAPH
 from tfplace import core, formats
 from tfplace.core.argument_checks import MAX_SUMMAND
 from tfplace.core.presets import cluster_preset
@@ -24,51 +25,17 @@ from tfplace.measure.local import host
 from tfplace.measure.remote import workers
 from tfplace.simulate import Simulator
 
-GRAPH = {
-  "format": "tfplace.graph.v1",
-  "name": "pair",
-  "ops": [
-    {
-      "name": name,
-      "type": "X",
-      "time_us": {"GPU": 1},
-      "output_bytes": [4],
-      "persistent_bytes": 1,
-      "temp_bytes": 1,
-    }
-    for name in ("a", "b")
-  ],
-  "edges": [{"src": "a", "output": 0, "dst": "b"}],
-}
-CLUSTER = {
-  "format": "tfplace.cluster.v1",
-  "name": "two",
-  "devices": [
-    {"name": name, "kind": "GPU", "memory_bytes": 9, "op_overhead_us": 1}
-    for name in ("g0", "g1")
-  ],
-  "links": [
-    {
-      "src": src,
-      "dst": dst,
-      "bandwidth_bytes_per_us": 1,
-      "latency_us": 1,
-      "gap_us": 1,
-    }
-    for src, dst in (("g0", "g1"), ("g1", "g0"))
-  ],
-}
 PLACEMENT = {
   "format": "tfplace.placement.v1",
-  "graph": "pair",
-  "assignments": {"a": "g0", "b": "g1"},
+  "graph": "tiny",
+  "assignments": {"a": GPU, "b": CPU},
 }
 EVALUATION = {
   "format": "tfplace.evaluation.v1",
   "step_time_us": 1,
   "feasible": True,
-  "peak_memory_bytes": {"g0": 1},
-  "busy_us": {"g0": 1},
+  "peak_memory_bytes": {GPU: 1},
+  "busy_us": {GPU: 1},
   "bytes_moved": 1,
   "lower_bound_us": 1,
   "source": "simulated",
@@ -191,20 +158,23 @@ def folder(tmp_path_factory):
   return tmp_path_factory.mktemp("hostile")
 
 
-def with_hostile_examples(test):
-  for kind, value in itertools.product(LOADERS, HOSTILE):
-    test = example(kind, value)(test)
-  return test
-
-
-@with_hostile_examples
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.sampled_from([*LOADERS]), VALUES)
-def test_any_value_anywhere_is_refused_in_short_or_can_be_used(
-  folder, kind, value
+@pytest.mark.parametrize("kind", LOADERS)
+def test_hostile_value_anywhere_is_refused_in_short_or_can_be_used(
+  folder, kind
 ):
-  for steps in PLACES[kind]:
+  for steps, value in itertools.product(PLACES[kind], HOSTILE):
     check_refused_or_used(folder, kind, steps, value)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+  st.sampled_from([(kind, at) for kind in LOADERS for at in PLACES[kind]]),
+  VALUES,
+)
+def test_any_value_anywhere_is_refused_in_short_or_can_be_used(
+  folder, place, value
+):
+  check_refused_or_used(folder, *place, value)
 
 
 def check_refused_or_used(folder, kind, steps, value):
@@ -242,7 +212,7 @@ def check_finite(graph, cluster, tmp_path):
 def test_the_largest_numbers_that_load_add_up_to_finite_ones(tmp_path):
   most = MAX_SUMMAND
   large = {"output_bytes": [most], "persistent_bytes": most, "temp_bytes": most}
-  large["time_us"] = {"GPU": most}
+  large["time_us"] = {"GPU": most, "CPU": most}
   ops = [
     {**op, **large, "name": f"{op['name']}{i}"}
     for i in range(100)

@@ -12,11 +12,11 @@ from keras import layers, ops
 import tfplace
 from tfplace.extraction.keras_step import fresh_names
 
-DEVICES, EXAMPLES, BATCH = 3, 22, 8  # the third batch has 6 examples
+DEVICES, BATCH = 3, 8  # the third batch has 6 examples
 MICROBATCHES = 3
 PLACED = {"strategy": "m_etf", "budget_s": 1, "costs": "estimated"}
 _RNG = np.random.default_rng(0)
-X, OTHER = _RNG.normal(size=(2, EXAMPLES, 6)).astype("float32")
+X, OTHER = _RNG.normal(size=(2, 22, 6)).astype("float32")
 
 
 def _dense(name, *units):
@@ -49,77 +49,48 @@ def build_contrastive(model):
   )
 
 
-BUILDERS = {
-  "vae": build_vae,
-  "contrastive": build_contrastive,
-}
-DATA = {
-  "vae": (X,),
-  "contrastive": (X, OTHER),
+# Example -> what makes its layers, and its data.
+EXAMPLES = {
+  "vae": (build_vae, (X,)),
+  "contrastive": (build_contrastive, (X, OTHER)),
 }
 
 
-def built(example, step_class):
-  """A model of an example, with the step of a class of the page."""
+def fitted(example, step_class, **placed):
+  """Trains for six steps; returns what epochs show, weights, and the plan."""
+  build, data = EXAMPLES[example]
 
   class Net(step_class):
     def __init__(self):
       super().__init__(name="net")
-      BUILDERS[example](self)
+      build(self)
 
   keras.utils.set_random_seed(5)
   with fresh_names():
     model = Net()
   model.compile(keras.optimizers.SGD(0.1), jit_compile=False)
   model.optimizer.build(model.trainable_variables)  # else two traces
-  return model
-
-
-def fitted(example, model):
-  """Trains for six steps: what each step shows, and the weights at the end."""
-  shown = []
-
-  class Shown(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-      shown.append([logs[name] for name in sorted(logs)])
-
-  arrays = DATA[example]
-  model.fit(
-    *arrays, batch_size=BATCH, epochs=2, shuffle=False, verbose=0,
-    callbacks=[Shown()],
-  )  # fmt: skip
-  return np.array(shown), model.get_weights()
-
-
-def placed(example, step_class, **options):
-  return tfplace.place_model(
-    built(example, step_class), **{**PLACED, **options}
-  )
-
-
-def assert_same(found, expected):
-  assert len(expected[0]) == 6
-  np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
-  for mine, theirs in zip(found[1], expected[1], strict=True):
-    atol = 1e-5 * max(np.abs(theirs).max(), 1e-2)
-    np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
-
-
-def assert_splits(example, step_class, expected):
-  """The step in microbatches shows the numbers of `expected`."""
-  model = placed(example, step_class, microbatches=MICROBATCHES)
-  assert_same(fitted(example, model), expected)
-  assert model.placement.microbatches == MICROBATCHES
-  assert "not checked" not in str(model.placement)
-
-
-def unplaced(example, step_class):
-  return fitted(example, built(example, step_class))
+  if placed:
+    model = tfplace.place_model(model, **placed)
+  options = {"batch_size": BATCH, "epochs": 2, "shuffle": False, "verbose": 0}
+  history = model.fit(*data, **options).history
+  return history, model.get_weights(), getattr(model, "placement", None)
 
 
 def check_pair(example, before, after):
   """The second step, split, trains as the first one does."""
-  assert_splits(example, after, unplaced(example, before))
+  history, weights, plan = fitted(
+    example, after, microbatches=MICROBATCHES, **PLACED
+  )
+  expected, expected_weights, _ = fitted(example, before)
+  assert history.keys() == expected.keys()
+  for name, values in expected.items():
+    np.testing.assert_allclose(history[name], values, rtol=1e-5, atol=1e-6)
+  for mine, theirs in zip(weights, expected_weights, strict=True):
+    atol = 1e-5 * max(np.abs(theirs).max(), 1e-2)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
+  assert plan.microbatches == MICROBATCHES
+  assert "not checked" not in str(plan)
 
 
 def with_tape(moco):
