@@ -6,7 +6,6 @@ which data each part was fitted to.
 
 import dataclasses
 import functools
-import hashlib
 import json
 import pathlib
 import typing
@@ -67,9 +66,3 @@ def _built(hint: Any, data: Any) -> Any:
 def load() -> KernelParameters:
   """The parameters that ship."""
   return from_json(json.loads(PATH.read_text(encoding="utf-8")))
-
-
-@functools.cache
-def version() -> str:
-  """A digest that changes with the parameters."""
-  return hashlib.sha256(PATH.read_bytes()).hexdigest()[:12]
