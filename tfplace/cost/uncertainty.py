@@ -30,7 +30,7 @@ _RIVALS = {"data_parallel": "data parallelism", "single": "one device"}
 
 # Standard deviations of logarithms; docs/costs.md says what each was set on.
 _MEMORY, _PRODUCT, _CONVOLUTION, _UNIT, _GAP = range(5)
-_WIDTHS = (0.15, 0.12, 0.23, 0.25, 0.15)
+_WIDTHS = (0.15, 0.12, 0.23, 0.25, 0.4)
 _LINKS = 0.25
 _CPU = 0.7  # a factor of two: nothing compares Grappler's estimates with CPUs
 # Compute capabilities whose kernels were fitted. On a GPU of another one,
