@@ -35,7 +35,7 @@ from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import ARRIVAL, AUTO, ORDERS
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.plan import PlanConfig, microbatches, variants
+from tfplace.plan import PlanConfig, Stages, StepVariant, variant_search
 from tfplace.plan.proposals import proposed_sizes
 
 _SLOW_BYTES_PER_US = 1250.0  # 10 Gb/s
@@ -163,6 +163,10 @@ class Row:
     config = dataclasses.replace(self.graphs.allows, **changes)
     return self.graphs.problem(config, self.cluster)
 
+  def open(self, variant: VariantConfig, show: Stages) -> StepVariant:
+    """The step variants among which `auto` chooses."""
+    return StepVariant(self.graphs.problem(variant, self.cluster))
+
   def one_device(self, problem: Problem) -> dict:
     found = placed(problem, "single", _ONE_DEVICE_S, 0)
     if found.get("main_kind", "").startswith("CPU"):
@@ -214,20 +218,17 @@ class Row:
   def auto(self, order: str) -> dict[str, Any]:
     """`auto`, which also chooses the microbatches, as the commands do."""
 
-    def open_variant(split: VariantConfig) -> variants.StepVariant:
-      return variants.StepVariant(self.graphs.problem(split, self.cluster))
-
     config = PlanConfig(
       budget_s=self.budget_s,
       gap=0.0,
       seed=self.seed,
       baselines=(),
       order=order,
-      microbatches=self.graphs.allows,
+      variant=self.graphs.allows,
       chooses_microbatches=True,
     )
-    plan, _ = microbatches.choose_variant(open_variant, config)
-    choice = plan.choice.microbatches
+    plan = variant_search.choose_variant(self, config, Stages())
+    choice = plan.choice.variant
     return {
       **saved(plan.best, plan.problem.cluster),
       "microbatches": choice.count,

@@ -168,16 +168,17 @@ def _predicted(
   values: flags.FlagValues,
 ) -> dict[str, Any]:
   """Predicted times beside measured ones, in all and by op type."""
+  from tfplace import cost
   from tfplace.core import Problem
   from tfplace.extraction import trace_keras
-  from tfplace.plan import local_step, sources
+  from tfplace.plan import local_step
 
   traced = trace_keras(model, sample=(x, y))
-  problem = Problem(sources.op_graph(traced, cluster), cluster)
+  problem = Problem(cost.op_graph(traced, cluster), cluster)
   measured = local_step.measured_problem(problem, traced, seconds=10.0)
   ran = local_step.measure(traced, run_measured.alone(problem), values.steps)
   predicted_us, peak_bytes = _simulated(problem)
-  units = sources.op_graph(traced, cluster, compile_units=True)
+  units = cost.op_graph(traced, cluster, compile_units=True)
   return {
     "predicted_us": predicted_us,
     "predicted_xla_us": _simulated(Problem(units, cluster))[0],

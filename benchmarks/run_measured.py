@@ -230,10 +230,10 @@ class Run:
     self, live: "measure.OpenCluster", traced: "TracedStep"
   ) -> tuple[Problem, Problem]:
     """The problem by estimated and by measured costs."""
-    from tfplace.plan import sources
+    from tfplace import cost
     from tfplace.plan.live_step import LiveStep
 
-    estimated = Problem(sources.op_graph(traced, live.cluster), live.cluster)
+    estimated = Problem(cost.op_graph(traced, live.cluster), live.cluster)
     step = LiveStep(live, traced, measure_s=self.values.measure_s)
     return estimated, step.profiled(estimated)
 

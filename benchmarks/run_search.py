@@ -21,7 +21,7 @@ from absl import flags
 
 from benchmarks import lib, sets
 from benchmarks.lib import Options
-from tfplace import formats, placers
+from tfplace import extract, formats, placers
 from tfplace.core import Problem
 from tfplace.core.budget import Budget
 from tfplace.core.presets import cluster_preset
@@ -30,7 +30,6 @@ from tfplace.models import zoo
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import search
-from tfplace.plan import sources
 
 _STARTS = 3
 _PROBE = 500  # evaluations of the search that measures their rate
@@ -108,7 +107,7 @@ def load(step: str, folder: pathlib.Path) -> Problem:
     options["sizes"] = {name: int(size) for name, size in sizes}
     options["compile"] = "xla" if "xla" in more else "none"
     count = int(microbatches)
-    graph = sources.extract(source, cluster, microbatches=count, **options)
+    graph = extract(source, cluster, microbatches=count, **options)
     folder.mkdir(parents=True, exist_ok=True)
     formats.save_graph(graph, path)
     if "twice" in more:

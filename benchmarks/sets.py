@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks import lib, random_steps
+from tfplace import cost
 from tfplace.core import Cluster, OpGraph, Problem
-from tfplace.core.microbatches import VariantConfig
+from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.presets import cluster_preset
 from tfplace.core.recompute import RecomputeConfig
-from tfplace.plan import graph_cache, graph_keys, sources
+from tfplace.plan import PlanConfig, Steps, graph_cache, graph_keys
+from tfplace.plan.source import open_source
 
 if TYPE_CHECKING:
   from benchmarks.models import Trained
@@ -98,14 +100,12 @@ class Graphs:
         batch_size=model.batch_size,
         sizes={f"{self.name} {self.precision}": 1},
         compile_units=self.compile_units,
-        microbatches=microbatches,
+        variant=microbatches,
       )
       graph = cache.load(key) if cache and key else None
       if graph is None:
         traced = traced or trace(model, microbatches, self.precision)
-        graph = sources.op_graph(
-          traced, cluster, compile_units=self.compile_units
-        )
+        graph = cost.op_graph(traced, cluster, compile_units=self.compile_units)
         if cache and key:
           cache.store(key, graph)
       self._found[microbatches, name] = graph
@@ -193,14 +193,13 @@ class ZooRow:
 
   def problem(self, cache_dir: str | None) -> Problem:
     """The training step on its devices; from the cache if it is there."""
-    graph = sources.extract(
-      self.model,
-      self.cluster,
-      batch_size=self.batch_size,
-      sizes=self.sizes,
-      cache_dir=cache_dir,
+    cluster, config = cluster_preset(self.cluster), PlanConfig()
+    cache = graph_cache.GraphCache(cache_dir) if cache_dir else None
+    source = open_source(
+      self.model, batch_size=self.batch_size, sizes=self.sizes
     )
-    return Problem(graph, cluster_preset(self.cluster))
+    graph, _ = Steps(source, cluster, config, cache).graph(WHOLE)
+    return Problem(graph, cluster)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
   from tfplace.placers.place import place
   from tfplace.plan.estimate import estimate, largest_batch
   from tfplace.plan.plan import Plan
-  from tfplace.plan.sources import extract
+  from tfplace.plan.steps import extract
   from tfplace.simulate import Simulator
 
 _HOMES = {
@@ -79,7 +79,7 @@ _HOMES = {
   ),
   "tfplace.plan.estimate": ("estimate", "largest_batch"),
   "tfplace.plan.plan": ("Plan",),
-  "tfplace.plan.sources": ("extract",),
+  "tfplace.plan.steps": ("extract",),
   "tfplace.core": (
     "Cluster",
     "Device",

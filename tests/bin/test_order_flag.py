@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.plan.test_order_in_halving import two_stages
+from tests.plan.test_order_of_variants import two_stages
 from tests.testing.command_output import last_json
 from tfplace import formats
 from tfplace.bin import explain, place, simulate

@@ -68,18 +68,13 @@ def test_tensor_float_32_follows_the_argument_then_tensorflow():
     tf.config.experimental.enable_tensor_float_32_execution(True)
 
 
-def test_the_cache_keeps_costs_and_tf32_apart():
-  def key(costs):
-    cluster = cluster_preset("a100x1")
-    return graph_keys.content_key("model", "nmt", cluster, costs=costs)
-
-  assert key("kernels") != key("grappler")
-  before = key("kernels")
-  tf.config.experimental.enable_tensor_float_32_execution(False)
-  try:
-    assert key("kernels") != before
-  finally:
-    tf.config.experimental.enable_tensor_float_32_execution(True)
+def test_the_cache_keeps_costs_apart():
+  cluster = cluster_preset("a100x1")
+  keys = {
+    graph_keys.content_key("model", "nmt", cluster, costs=costs)
+    for costs in ("kernels", "grappler")
+  }
+  assert len(keys) == 2
 
 
 def test_the_documented_card_has_costs():

@@ -11,10 +11,10 @@ from tfplace import cluster_preset, place
 from tfplace.core import Problem
 from tfplace.core.microbatches import VariantConfig, microbatches_of
 from tfplace.core.recompute import is_clone, original_name, recompute_config
+from tfplace.cost import op_graph
 from tfplace.errors import ExtractionError
 from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import with_initializers
-from tfplace.plan.sources import op_graph
 
 STEPS = 5
 # (model, microbatches)

@@ -5,9 +5,13 @@ import pytest
 import tensorflow as tf
 
 from tfplace.keras.devices import DeviceFunction
-from tfplace.plan.device_map import DeviceMap
+from tfplace.plan import Plan
 
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"
+
+
+def plan_of(ops, **fields):
+  return Plan("net", "given", ops, **fields)
 
 
 def _devices(plan, function, *args):
@@ -23,31 +27,31 @@ def _devices(plan, function, *args):
   return {op.name: op.device.removeprefix(CPU) for op in ops}
 
 
-def test_the_plan_names_the_device():
-  def step():
-    tf.add(tf.constant(1.0, name="a"), 2.0, name="b")
-
-  got = _devices(DeviceMap({"a": CPU + "1", "b": CPU + "2"}), step)
-  assert (got["a"], got["b"]) == ("1", "2")
-
-
-def test_an_op_of_another_type_is_not_the_planned_op():
-  def step():
-    tf.constant(1.0, name="a")
-
-  assert _devices(DeviceMap({"a": CPU + "1"}, {"a": "MatMul"}), step)["a"] == ""
-  assert _devices(DeviceMap({"a": CPU + "1"}, {"a": "Const"}), step)["a"] == "1"
+def constants():
+  free = tf.constant(1.0, name="free")
+  one, two = (tf.constant(1.0, name=name) for name in ("one", "two"))
+  tf.add_n([free, one, two], name="sum")
+  with tf.device(CPU + "1"):
+    tf.negative(tf.constant(1.0, name="own"), name="planned")
 
 
-def test_an_unplanned_op_follows_its_first_placed_input():
-  def step():
-    free = tf.constant(1.0, name="free")
-    one, two = tf.constant(1.0, name="one"), tf.constant(1.0, name="two")
-    tf.add_n([free, one, two], name="sum")
-
-  got = _devices(DeviceMap({"one": CPU + "1", "two": CPU + "2"}), step)
-  assert got["free"] == ""
-  assert got["sum"] == "1"
+@pytest.mark.parametrize(
+  ("plan", "expected"),
+  [
+    # An op that the plan lacks follows its first placed input, if any.
+    (
+      plan_of({"one": CPU + "1", "two": CPU + "2"}),
+      {"free": "", "one": "1", "two": "2", "sum": "1"},
+    ),
+    # The user's own device holds where the plan is silent.
+    (plan_of({"planned": CPU + "2"}), {"own": "1", "planned": "2"}),
+    # An op of another type is not the planned one.
+    (plan_of({"one": CPU + "1"}, types={"one": "MatMul"}), {"one": ""}),
+    (plan_of({"one": CPU + "1"}, types={"one": "Const"}), {"one": "1"}),
+  ],
+)
+def test_ops_are_on_planned_devices_and_others_beside_them(plan, expected):
+  assert _devices(plan, constants).items() >= expected.items()
 
 
 def test_an_unplanned_gradient_follows_its_forward_op():
@@ -59,7 +63,7 @@ def test_an_unplanned_gradient_follows_its_forward_op():
         y = tf.matmul(x, x, name="MatMul")
     tape.gradient(y, x)
 
-  got = _devices(DeviceMap({"x": CPU + "1", "layer/MatMul": CPU + "2"}), step)
+  got = _devices(plan_of({"x": CPU + "1", "layer/MatMul": CPU + "2"}), step)
   products = [n for n in got if n.startswith("gradient_tape/layer/MatMul/MatM")]
   assert len(products) == 2
   assert {got[name] for name in products} == {"2"}
@@ -73,19 +77,9 @@ def test_an_op_on_a_variable_is_where_the_variable_is():
     variable.assign_add([1.0], name="update")
     tf.identity(variable.read_value(), name="copy")
 
-  got = _devices(DeviceMap({"update": CPU + "1"}), step)
+  got = _devices(plan_of({"update": CPU + "1"}), step)
   assert got["update"] == "2"
   assert got["copy"] == "2"  # its input is read there
-
-
-def test_the_users_own_device_holds_where_the_plan_is_silent():
-  def step():
-    with tf.device(CPU + "1"):
-      one = tf.constant(1.0, name="one")
-      tf.negative(one, name="two")
-
-  got = _devices(DeviceMap({"two": CPU + "2"}), step)
-  assert (got["one"], got["two"]) == ("1", "2")
 
 
 def test_a_loop_body_inherits_and_its_variable_stays_put():
@@ -100,7 +94,7 @@ def test_a_loop_body_inherits_and_its_variable_stays_put():
 
   @tf.function(autograph=False)
   def traced():
-    with tf.compat.v1.get_default_graph().device(Recording(DeviceMap({}))):
+    with tf.compat.v1.get_default_graph().device(Recording(plan_of({}))):
       tf.while_loop(
         lambda i: i < 3.0,
         lambda i: [variable.assign_add(i, name="update") * 1.0],
@@ -117,6 +111,8 @@ def test_a_loop_body_inherits_and_its_variable_stays_put():
 def test_a_layer_plan_takes_the_innermost_named_layer():
   inner = keras.layers.Dense(2, name="inner")
   outer = keras.Sequential([keras.Input((2,)), inner], name="outer")
-  plan = DeviceMap({}, layers={"outer": CPU + "1", "inner": CPU + "2"})
+  plan = plan_of(
+    {}, layers={"outer": CPU + "1", "inner": CPU + "2"}, is_of_layers=True
+  )
   got = _devices(plan, lambda: outer(tf.ones((1, 2), name="x")) * 2.0)
   assert next(d for n, d in got.items() if n.endswith("/MatMul")) == "2"

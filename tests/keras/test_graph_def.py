@@ -7,10 +7,10 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from tests.testing import placed_models as at
+from tests.testing.slow import slow
 from tfplace.core import Placement
-from tfplace.core.microbatches import VariantConfig, microbatch_of
 from tfplace.errors import ApplyError
-from tfplace.extraction import feed_values, trace_keras, with_initializers
+from tfplace.extraction import feed_values, with_initializers
 from tfplace.keras import placed_graph_def, write_placed_graph_def
 from tfplace.simulate import control_edges
 
@@ -47,7 +47,8 @@ def _run(traced, steps=3):
 
 
 @pytest.mark.parametrize(
-  ("kind", "suffix"), [("dense", ".pbtxt"), ("lstm", ".pb")]
+  ("kind", "suffix"),
+  [("dense", ".pbtxt"), ("two_inputs", ".pb"), slow("lstm", ".pb")],
 )
 def test_the_file_runs_as_such_on_its_devices(kind, suffix, tmp_path):
   traced, placement = at.unit_placement(at.build(kind), kind)
@@ -65,30 +66,6 @@ def test_the_file_runs_as_such_on_its_devices(kind, suffix, tmp_path):
   for node in same:
     assert node.device == placement.assignments[node.name], node.name
   assert len({node.device for node in same}) == 3
-
-
-def test_each_microbatch_of_a_split_step_runs_where_it_is_placed(tmp_path):
-  step = at.build("dense"), None, True, at.batch("dense")
-  traced = trace_keras(*step, microbatches=VariantConfig(3, max_in_flight=2))
-  placement = at.random_placement(traced)
-  path = tmp_path / "g.pb"
-  write_placed_graph_def(traced, placement, path)
-  loaded = dataclasses.replace(traced, graph_def=_load(path))
-  losses, nodes = _run(loaded)
-  expected, _ = _run(trace_keras(*step))  # not split
-  np.testing.assert_allclose(losses, expected, atol=1e-5)
-  types = {node.name: node.op for node in traced.graph_def.node}
-  ran = {}
-  for node in nodes:
-    if types.get(node.name) == node.op:
-      assert node.device == placement.assignments[node.name], node.name
-      ran.setdefault(microbatch_of(node.name), set()).add(node.device)
-  assert {number: len(devices) for number, devices in ran.items()} == {
-    None: 3,
-    0: 3,
-    1: 3,
-    2: 3,
-  }
 
 
 def test_a_placement_of_another_graph_is_refused():

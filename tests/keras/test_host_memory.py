@@ -19,6 +19,7 @@ from tensorflow.python.ops import resource_variable_ops
 import tfplace
 from tests.testing import placed_models as at
 from tfplace.keras import state
+from tfplace.keras.given_placement import stays
 from tfplace.plan import local_devices
 
 WIDTH, DEPTH, BATCH = 64, 6, 4
@@ -182,7 +183,7 @@ def test_unplaced_model_leaves_the_host(live):
   options = {**OPTIONS, "strategy": "single", "cluster": cluster}
   model = tfplace.placed(**options)(late)()
   fit(model)
-  assert model.placement.device_map is None
+  assert stays(model.placement)
   assert {v.value.device for v in state.variables(model)} == {CPUS[0]}
 
 
@@ -203,22 +204,3 @@ def test_device_scopes_of_the_user_stay_in_force(live):
   fit(model)
   assert {v.value.device for v in model.layers[1].weights} == {CPUS[1]}
   assert {v.value.device for v in model.layers[2].weights} == {CPUS[0]}
-
-
-def test_custom_loop_finds_the_weights_on_their_devices(live):
-  model = tfplace.placed(cluster=pair(8), **OPTIONS)(chain)()
-
-  @tf.function
-  def step(x, y):
-    with model.placement_scope(), tf.GradientTape() as tape:
-      loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-    gradients = tape.gradient(loss, model.trainable_weights)
-    model.optimizer.apply_gradients(
-      zip(gradients, model.trainable_weights, strict=True)
-    )
-    return loss
-
-  losses = [float(step(tf.constant(X), tf.constant(Y))) for _ in range(3)]
-  assert losses[2] < losses[0]
-  assert set(heavy(model).values()) == set(CPUS)
-  check_shares(live)

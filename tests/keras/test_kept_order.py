@@ -12,9 +12,8 @@ from tests.testing import placed_models as at
 from tfplace.core import Placement
 from tfplace.core.microbatches import VariantConfig
 from tfplace.core.order import RANK
-from tfplace.errors import FormatError
+from tfplace.errors import ApplyError
 from tfplace.extraction import op_order
-from tfplace.formats import results
 from tfplace.keras.controller import controller_of
 
 
@@ -82,12 +81,10 @@ def test_no_order_makes_a_cycle_or_another_result(chained):
   model = at.build_fitted(name)
   by_rank(model, name)
   controller = controller_of(model)
-  names = list(controller.plan.device_map.turns)
-  turns = np.random.default_rng(0).permutation(len(names)).tolist()
-  shuffled = dataclasses.replace(
-    controller.plan.device_map, turns=dict(zip(names, turns, strict=True))
+  shuffled = np.random.default_rng(0).permutation(controller.plan.op_order)
+  controller.plan = dataclasses.replace(
+    controller.plan, op_order=tuple(shuffled.tolist())
   )
-  controller.plan = dataclasses.replace(controller.plan, device_map=shuffled)
   found = at.fitted(model, name)
   at.assert_same(found, at.unplaced_fit(name), share=1e-4)
   assert chained[0][2] > 50
@@ -103,16 +100,14 @@ def test_a_plan_by_rank_keeps_its_order_in_a_file(tmp_path, chained):
   data = json.loads((tmp_path / "p.json").read_text())
   # A search may start from its devices alone, but they do not tell the turns.
   data.pop("op_order")
-  with pytest.raises(FormatError, match="'rank' needs op_order"):
+  with pytest.raises(ApplyError, match="order 'rank' without op_order"):
     tfplace.place_model(model, placement=data)
-  tfplace.place_model(model, placement=plan)
-  turns = controller_of(model).plan.device_map.turns
+  loaded = tfplace.Plan.load(tmp_path / "p.json")
+  assert loaded == plan and loaded.op_order
   model = at.build_fitted("dense")
   tfplace.place_model(model, placement=tmp_path / "p.json")
   assert model.placement.order == "rank"
-  assert controller_of(model).plan.device_map.turns == turns
-  model.placement.save(tmp_path / "again.json")
-  assert results.load_op_order(tmp_path / "again.json") == list(turns)
+  assert controller_of(model).plan.op_order == plan.op_order
   at.assert_same(at.fitted(model, "dense"), at.unplaced_fit("dense"))
   assert chained
 

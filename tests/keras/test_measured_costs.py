@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 import tfplace
-from tests.testing import layer_cases
 from tests.testing import placed_models as at
 from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.errors import ApplyError, MeasurementError, TfplaceError
@@ -142,20 +141,3 @@ def test_unknown_costs_and_what_cannot_be_measured_are_named():
   model = tfplace.place_model(model, placement=at.SPLIT)
   with pytest.raises(ApplyError, match="can be measured"):
     model.placement.measure()
-
-
-def test_a_ctc_loss_is_measured_and_its_loops_are_costed():
-  """Grappler cannot estimate its loops."""
-  for costs in ("estimated", "measured"):
-    model, _ = layer_cases.build("ctc_loss")
-    found = plan(model, costs=costs, batch_size=8, budget_s=0.2)
-    assert found.costs == costs
-    graph = found.placement.problem.graph
-    times = dict(zip(graph.names, graph.time_us["CPU"], strict=True))
-    loops = [
-      times[name]
-      for name, kind in zip(graph.names, graph.types, strict=True)
-      if "While" in kind and "ctc" in name
-    ]
-    assert loops and min(loops) > 0
-    assert "rejected_by_grappler" not in graph.extra

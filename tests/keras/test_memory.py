@@ -8,13 +8,8 @@ import weakref
 
 import keras
 import numpy as np
-import pytest
 
 import tfplace
-from tfplace.core.microbatches import VariantConfig
-from tfplace.plan import sources
-from tfplace.plan.clusters import find_cluster
-from tfplace.plan.model_source import open_source
 
 WIDTH, BATCH = 1200, 8
 # Two kernels of 1200^2 floats, and two slots of Adam for each.
@@ -25,14 +20,6 @@ PLANS = (
   {"cluster": "v100x2", "microbatches": 2},
   {"cluster": None, "costs": "estimated"},
   {"cluster": None, "costs": "measured", "microbatches": 2},
-)
-# Kind of a file, or None for a model itself, and microbatches.
-SOURCES = (
-  (None, 1),
-  (None, 2),
-  ("keras_model", 1),
-  ("keras_model", 2),
-  ("saved_model", 1),
 )
 
 
@@ -114,38 +101,3 @@ def test_placed_models_leave_no_weights():
     return _parts(model)
 
   _check_rounds(place)
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-  """A model as a Keras file and as a SavedModel, by the kind of source."""
-  folder = tmp_path_factory.mktemp("files")
-  files = {
-    "keras_model": str(folder / "model.keras"),
-    "saved_model": str(folder / "saved_model"),
-  }
-  model = _model()
-  model.save(files["keras_model"])
-  model.export(files["saved_model"], verbose=False)
-  return files
-
-
-def test_extractions_leave_no_weights(files):
-  """Extracts a model, and files as the commands do."""
-
-  def extract(number):
-    kind, microbatches = SOURCES[number % len(SOURCES)]
-    if kind is None:
-      model = _model()
-      tfplace.extract(model, batch_size=BATCH, microbatches=microbatches)
-      return _parts(model)
-    _, traced = sources.load_or_extract(
-      open_source(files[kind], kind=kind),
-      find_cluster("v100x2"),
-      batch_size=BATCH,
-      microbatches=VariantConfig(microbatches),
-      needs_trace=True,
-    )
-    return [spec.value for spec in traced.variables.values()]
-
-  _check_rounds(extract)

@@ -69,7 +69,6 @@ def test_a_device_that_the_process_lacks_is_named(name):
 @pytest.mark.parametrize(
   ("names", "said"),
   [
-    (["first", "thrid"], r"'thrid', .* layers are first, .*last, net, second"),
     (["first", "secnd"], r"'secnd', .* did you mean 'second'\? its layers"),
     (["encoder", "decoder"], r"'encoder', which is no layer of model 'net'"),
     (["first", 3], "a placement is .* a mapping of op or layer names"),
@@ -191,12 +190,9 @@ def test_fit_evaluate_and_predict_equal_the_unplaced_model():
 def test_predict_runs_where_the_plan_says_and_before_any_fit():
   model = placed()
   with at.recorded() as ran:
-    got = model.predict(at.batch("dense")[0], verbose=0)
+    model.predict(at.batch("dense")[0], verbose=0)
   # Grappler fuses each layer into one op, named after its activation.
   assert at.devices_of(ran, "second", "Tanh") == {"CPU:2"}
-  expected = at.build("dense").predict(at.batch("dense")[0], verbose=0)
-  np.testing.assert_allclose(got, expected, atol=1e-6)
-  model.fit(*at.batch("dense"), verbose=0)
 
 
 def test_a_later_compile_stays_placed_and_without_xla():
@@ -239,42 +235,30 @@ def test_jit_compile_that_is_dropped_is_told(jit_compile, caplog):
   assert (said in caplog.text) == jit_compile
 
 
-def test_a_saved_file_loads_as_an_ordinary_model(tmp_path):
-  kind = "two_inputs"
-  model = placed(kind)
+def test_what_a_placed_model_saves_is_of_an_ordinary_model(tmp_path):
+  kind = "dense"
+  model = at.build(kind)
+  config = model.get_config()
+  tfplace.place_model(model, placement=at.SPLIT)
+  assert type(model) is keras.Sequential and model.get_config() == config
+  assert not hasattr(keras.models.clone_model(model), "placement")
   at.losses(model, kind, 2)
   model.save(tmp_path / "m.keras")
-  loaded = keras.models.load_model(tmp_path / "m.keras")
-  assert not hasattr(loaded, "placement")
+  model.save_weights(tmp_path / "m.weights.h5")
   x, _ = at.batch(kind)
   expected = model.predict(x, verbose=0)
+  loaded = keras.models.load_model(tmp_path / "m.keras")
+  assert not hasattr(loaded, "placement")
   np.testing.assert_allclose(loaded.predict(x, verbose=0), expected, atol=1e-6)
   with at.recorded() as ran:
     got = at.losses(loaded, kind, 2)
   assert {node.device for node in ran} == {"CPU:0"}
   np.testing.assert_allclose(got, at.losses(model, kind, 2), atol=1e-5)
-
-
-def test_weights_files_and_export_work(tmp_path):
-  model = placed()
-  x, _ = at.batch("dense")
-  model.save_weights(tmp_path / "m.weights.h5")
-  expected = model.predict(x, verbose=0)
-  at.losses(model, "dense", 3)
   model.load_weights(tmp_path / "m.weights.h5")
   np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
   model.export(tmp_path / "exported", verbose=False)
   served = tf.saved_model.load(str(tmp_path / "exported"))
   np.testing.assert_allclose(served.serve(x), expected, atol=1e-6)
-
-
-def test_class_config_and_clone_stay_as_they_were():
-  model = at.build("dense")
-  config = model.get_config()
-  tfplace.place_model(model, placement=at.SPLIT)
-  assert type(model) is keras.Sequential
-  assert model.get_config() == config
-  assert not hasattr(keras.models.clone_model(model), "placement")
 
 
 EAGER = {

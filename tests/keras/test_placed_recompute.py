@@ -94,7 +94,7 @@ def test_a_saved_plan_recomputes_again(tmp_path):
   plan.save(tmp_path / "p.json")
   model = tfplace.place_model(build(), placement=tmp_path / "p.json")
   losses(model)
-  assert model.placement.microbatch_config.recompute.ops
+  assert model.placement.variant.recompute.ops
   assert clones_of(model.placement) == clones_of(plan) != []
 
 

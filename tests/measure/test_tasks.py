@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.testing import task_commands
 from tests.testing.served_workers import Served, await_true
 from tests.testing.slow import SLOW
+from tfplace import cost
 from tfplace.bin import worker
 from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.core.placement import Placement
@@ -19,7 +20,6 @@ from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
 from tfplace.extraction import trace_graph_def
 from tfplace.measure.remote import resolvers, tasks, workers
-from tfplace.plan import sources
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def arguments(tmp_path_factory):
   )
   cluster = Cluster("lab", devices, links)
   problem = Problem(
-    sources.op_graph(trace_graph_def(str(model)), cluster), cluster
+    cost.op_graph(trace_graph_def(str(model)), cluster), cluster
   )
   on = [int(name == "product") for name in problem.graph.names]
   Placement(problem, on).save(folder / "p.json")

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from tfplace import models
+from tfplace import extract, models
 from tfplace.errors import ExtractionError
 from tfplace.models import families, ptb
-from tfplace.plan import sources
 
 MEMBERS = range(families.MEMBERS)
 SMALL = {
@@ -70,7 +69,7 @@ def test_a_member_trains_and_extracts():
   losses = [float(zoo.model.train_on_batch(x, y)) for _ in range(20)]
   assert np.isfinite(losses).all()
   assert losses[-1] < losses[0]
-  graph = sources.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
+  graph = extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
   assert graph.num_ops > 200
   assert all(np.nansum(times) > 0 for times in graph.time_us.values())
 

@@ -7,11 +7,10 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.slow import SLOW
-from tfplace import cluster_preset, models
+from tfplace import cluster_preset, extract, models
 from tfplace.core import Problem
 from tfplace.errors import ExtractionError
-from tfplace.plan import sources
-from tfplace.plan.model_source import open_source
+from tfplace.plan.source import open_source
 
 WORDS = {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4}
 SEGMENTS = {"layers": 1, "heads": 2, "feed_forward": 24, "segments": 2}
@@ -53,7 +52,7 @@ def test_twenty_steps_bring_the_loss_of_one_batch_down(tiny):
 def test_the_training_step_of_a_model_of_cells_extracts_whole():
   """NASNet, of the same cells, takes longer."""
   zoo = models.build("amoebanet_d", **TINY["amoebanet_d"])
-  graph = sources.extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
+  graph = extract(zoo.model, "p100x2", batch_size=zoo.batch_size)
   count = collections.Counter(graph.types)
   weights = zoo.model.trainable_weights
   # Each convolution has a gradient for its kernel, each weight an update.

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 
+from tfplace import cost
 from tfplace.core import Problem
 from tfplace.core.presets import cluster_preset
 from tfplace.placers import place
-from tfplace.plan import sources
-from tfplace.plan.model_source import open_source
+from tfplace.plan.source import open_source
 
 LAYERS = 3
 TINY = {
@@ -33,7 +33,7 @@ def placed(request):
   sizes = {"layers": LAYERS, **TINY[request.param]}
   cluster = cluster_preset(f"v100x{LAYERS}")
   traced = open_source(request.param, sizes=sizes).trace(batch_size=2)
-  problem = Problem(sources.op_graph(traced, cluster), cluster)
+  problem = Problem(cost.op_graph(traced, cluster), cluster)
   result = place(problem, "expert", budget_s=20)
   assert result.evaluation.feasible
   return problem.graph, result.placement.devices

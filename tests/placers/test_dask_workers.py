@@ -21,7 +21,7 @@ from tfplace.errors import TfplaceError
 from tfplace.placers import dask_workers
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.plan import PlanConfig
-from tfplace.plan.microbatches import choose_variant
+from tfplace.plan.variant_search import choose_variant
 from tfplace.simulate import Simulator
 
 
@@ -108,13 +108,13 @@ def workers(cluster):
 
 def chosen(step, workers, **changes):
   config = dataclasses.replace(CONFIG, workers=workers, **changes)
-  return choose_variant(step, config)[0]
+  return choose_variant(step, config)
 
 
 def test_workers_split_a_step_of_much_work_as_one_process_does(workers):
   # Two devices: 1000 us whole, 502 in two parts, and no less in more of them.
   found = chosen(Step(), workers)
-  assert found.choice.microbatches == VariantConfig(2)
+  assert found.choice.variant == VariantConfig(2)
   assert found.best.evaluation.step_time_us == 502.0
   assert found.best.placement.problem is found.problem
 

@@ -13,9 +13,9 @@ from tfplace.core import estimate as estimates
 from tfplace.core.hardware import GPUS
 from tfplace.core.presets import cluster_preset
 from tfplace.errors import FormatError, InfeasibleError, TfplaceError
-from tfplace.plan import estimate
+from tfplace.plan import PlanConfig, estimate
 from tfplace.plan.estimate import batch, cards, fits
-from tfplace.plan.model_source import ModelSource, open_source
+from tfplace.plan.source import ModelSource, open_source
 
 
 def dense(compiled=True, dtype=None):
@@ -166,17 +166,18 @@ def test_microbatches_are_traced_until_every_card_holds_the_step(monkeypatch):
   whole = tfplace.estimate(model, cluster(1e9), **options).steps[0]
   counts, real = [], ModelSource.trace
 
-  def trace(self, batch_size, microbatches, *others):
-    counts.append(microbatches.count)
-    return real(self, batch_size, microbatches, *others)
+  def trace(self, variant, **others):
+    counts.append(variant.count)
+    return real(self, variant, **others)
 
   monkeypatch.setattr(ModelSource, "trace", trace)
   rows = [
     cards.cluster_card(cluster(share * whole.peak.num_bytes))
     for share in (0.7, 0.5)
   ]
-  source = open_source(model).loaded()
-  (step,) = estimate.estimate_steps(source, rows, **options).steps
+  source = open_source(model, batch_size=2048).loaded()
+  config = PlanConfig(**options)
+  (step,) = estimate.estimate_steps(source, rows, config).steps
   # Whole, recomputed, in 2, which the first card holds, and in 4.
   assert counts == [1, 1, 2, 4]
   found = [card.smallest_of("microbatches") for card in step.cards]

@@ -1,6 +1,5 @@
 """Extraction through the cache: what a hit gives, and when there is none."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,33 +9,32 @@ import pytest
 import tensorflow as tf
 
 import tfplace
+from tfplace import cost
 from tfplace.bin import extract as extract_command
+from tfplace.core.microbatches import WHOLE
 from tfplace.core.presets import cluster_preset
 from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
 from tfplace.formats.graph import graph_to_json
-from tfplace.plan import sources
+from tfplace.plan import PlanConfig, Steps
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
-from tfplace.plan.model_source import ModelSource, open_source
+from tfplace.plan.source import ModelSource, open_source
 
 SIZES = {"layers": 1, "units": 8, "vocabulary": 20, "length": 2}
 ASKED = {"batch_size": 2, "sizes": SIZES}
 
 
-def extract(folder, **changes):
-  asked = {**ASKED, **changes}
-  return tfplace.extract("nmt", "k80x2", cache_dir=folder, **asked)
+def load(folder, asked=(), **options):
+  asked = {**ASKED, **dict(asked)}
+  cache = GraphCache(folder) if folder else None
+  source, cluster = open_source("nmt", **asked), cluster_preset("k80x2")
+  steps = Steps(source, cluster, PlanConfig(), cache)
+  return steps.graph(WHOLE, **options)
 
 
-def load(folder, **options):
-  return sources.load_or_extract(
-    open_source("nmt", sizes=SIZES),
-    cluster_preset("k80x2"),
-    batch_size=2,
-    cache=GraphCache(folder),
-    **options,
-  )
+def extract(folder, **asked):
+  return load(folder, asked)[0]
 
 
 def entries(folder):
@@ -64,29 +62,30 @@ def test_only_another_question_is_traced(filled, monkeypatch):
     extract(None)
 
 
-HIT = """
-import json, sys
-import tfplace
-asked = json.loads(sys.argv[2])
-graph = tfplace.extract("nmt", "k80x4", cache_dir=sys.argv[1], **asked)
-loaded = [name for name in ("tensorflow", "keras") if name in sys.modules]
-print(json.dumps([loaded, graph.num_ops]))
+HIT = f"""
+import sys
+from tfplace.core.microbatches import WHOLE
+from tfplace.core.presets import cluster_preset
+from tfplace.plan import PlanConfig, Steps
+from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.source import open_source
+
+source = open_source("nmt", sizes={SIZES}, batch_size=2)
+cluster, cache = cluster_preset("k80x4"), GraphCache(sys.argv[1])
+graph, _ = Steps(source, cluster, PlanConfig(), cache).graph(WHOLE)
+print(graph.num_ops, *set(("tensorflow", "keras")) & set(sys.modules))
 """
 
 
 def test_another_process_needs_no_tensorflow_for_a_hit(filled):
   folder, graph = filled
-  done = subprocess.run(
-    [sys.executable, "-c", HIT, folder, json.dumps(ASKED)],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert json.loads(done.stdout) == [[], graph.num_ops]
+  command = [sys.executable, "-c", HIT, folder]
+  done = subprocess.run(command, capture_output=True, text=True, check=True)
+  assert done.stdout.split() == [str(graph.num_ops)]
 
 
 def test_a_trace_beside_a_hit_reads_the_costs(filled, monkeypatch):
-  monkeypatch.setattr(sources, "op_graph", None)
+  monkeypatch.setattr(cost, "op_graph", None)
   graph, traced = load(filled[0], needs_trace=True)
   assert [n.name for n in traced.graph_def.node] == list(graph.names)
 
@@ -102,7 +101,7 @@ def test_a_cached_graph_of_other_ops_does_not_meet_a_trace(filled, tmp_path):
 
 def test_files_that_change_meanwhile_are_not_cached(tmp_path, monkeypatch):
   found = iter(["0" * 64, "1" * 64])
-  monkeypatch.setattr(sources, "content_key", lambda *_, **__: next(found))
+  monkeypatch.setattr(ModelSource, "key", lambda *_: next(found))
   told = []
   load(tmp_path, on_stage=lambda what, count=None: told.append((what, count)))
   assert entries(tmp_path) == []

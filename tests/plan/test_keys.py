@@ -43,15 +43,11 @@ CHANGES = [
   {"batch_size": None},
   {"training": False},
   {"sizes": {"length": 4}},
-  {"sizes": {"length": 3, "layers": 1}},
-  {"microbatches": VariantConfig(2)},
-  {"microbatches": VariantConfig(2, sizes=(5, 3))},
-  {"microbatches": VariantConfig(1, 1)},
-  {"microbatches": VariantConfig(1, devices=(2,))},
-  {"microbatches": VariantConfig(1, None, True)},
+  {"variant": VariantConfig(2)},
+  {"variant": VariantConfig(2, sizes=(5, 3))},
+  {"variant": VariantConfig(1, None, True)},
   {"cluster": cluster_preset("v100x2")},
   {"cluster": cluster_preset("k80x1+p100x1")},
-  {"cluster": cluster_preset("k80x1+v100x1")},
   {"cluster": with_devices(kind="GPU")},
   {
     "cluster": with_devices(
@@ -90,20 +86,17 @@ def test_another_version_changes_the_key(monkeypatch, package):
   assert zoo() != before
 
 
-def test_gpus_of_this_host_change_the_key(monkeypatch, tmp_path):
-  import tensorflow as tf
-
-  before = zoo()
+def test_the_host_changes_the_key(monkeypatch, tmp_path):
+  seen = {zoo()}
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-  chosen = zoo()
+  seen.add(zoo())
   (tmp_path / "nvidiactl").write_text("")
   monkeypatch.setattr(graph_keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
-  there = zoo()
-  assert len({before, chosen, there, None}) == 4
-  # A call in this process hides a GPU.
-  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["gpu"])
-  monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: [])
-  assert zoo() is None
+  seen.add(zoo())
+  monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+  (tmp_path / "keras.json").write_text('{"floatx": "float16"}')
+  seen.add(zoo())
+  assert len(seen - {None}) == 4
 
 
 @pytest.mark.parametrize(
@@ -125,18 +118,6 @@ def test_a_changed_line_of_code_changes_the_key(monkeypatch, tmp_path, path):
   assert zoo() == before  # This process runs the code as it was.
   graph_keys._software.cache_clear()
   assert zoo() not in (before, None)
-
-
-def test_a_dtype_policy_changes_the_key():
-  import keras
-
-  before, kept = zoo(), keras.config.dtype_policy()
-  keras.config.set_dtype_policy("mixed_float16")
-  try:
-    assert zoo() != before
-  finally:
-    keras.config.set_dtype_policy(kept)
-  assert zoo() == before
 
 
 def test_a_byte_or_the_name_of_a_file_changes_the_key(tmp_path):
@@ -184,18 +165,3 @@ def test_pipes_links_and_missing_files_have_no_key(tmp_path):
   assert of_file(tmp_path / "linked", "saved_model") is not None
   os.symlink(tmp_path / "model", tmp_path / "linked" / "variables")
   assert of_file(tmp_path / "linked", "saved_model") is None
-
-
-def test_a_keras_file_beside_custom_classes_has_no_key(tmp_path):
-  import keras
-
-  path = tmp_path / "m.keras"
-  path.write_bytes(b"anything")
-  before = of_file(path, "keras_model")
-  registered = keras.saving.get_custom_objects()
-  registered["mine>Layer"] = keras.layers.Layer
-  try:
-    assert of_file(path, "keras_model") is None
-  finally:
-    del registered["mine>Layer"]
-  assert of_file(path, "keras_model") == before

@@ -13,7 +13,7 @@ from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.errors import InfeasibleError
 from tfplace.plan import PlanConfig
-from tfplace.plan.microbatches import choose_variant
+from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import StepVariant
 
 WAYS = ("chooses_microbatches", "chooses_recomputation")
@@ -25,7 +25,8 @@ class Step:
   bandwidth: float = 1e6
   opened: list = dataclasses.field(default_factory=list)
 
-  def __call__(self, config):
+  def open(self, config, show):
+    del show
     self.opened.append(config)
     ops, edges, last = [], [], None
     for i in range(config.count):
@@ -71,7 +72,7 @@ def chosen(step, *ways, **more):
   config = PlanConfig(
     budget_s=60.0, max_evaluations=400, **dict.fromkeys(ways, True), **more
   )
-  report, _ = choose_variant(step, config)
+  report = choose_variant(step, config)
   return report
 
 
@@ -83,7 +84,7 @@ def test_nothing_is_tried_where_memory_is_not_short():
 
 def test_recomputation_alone():
   report = chosen(Step(memory=80.0), "chooses_recomputation")
-  assert report.choice.microbatches.recompute.everything
+  assert report.choice.variant.recompute.everything
   assert "since whole it does not fit in memory" in report.choice.reason
   assert 700 < report.best.evaluation.step_time_us < 720
 
@@ -92,8 +93,8 @@ def test_both_share_one_race():
   report = chosen(Step(memory=80.0), *WAYS)
   tried = {
     (
-      trial.microbatches.count,
-      not trial.microbatches.recompute.is_none,
+      trial.variant.count,
+      not trial.variant.recompute.is_none,
     )
     for trial in report.choice.trials
   }
@@ -106,7 +107,7 @@ def test_both_share_one_race():
 def test_a_fixed_number_of_microbatches_stays():
   base = VariantConfig(2)
   step = Step(memory=60.0)
-  report = chosen(step, *WAYS[1:], microbatches=base)
+  report = chosen(step, *WAYS[1:], variant=base)
   assert {config.count for config in step.opened} == {2}
   assert {config.max_in_flight for config in step.opened} == {None}
   assert report.best.evaluation.feasible

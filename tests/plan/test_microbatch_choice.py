@@ -8,28 +8,22 @@ import pytest
 
 from tests.testing.one_layer import Step
 from tfplace import placers
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.core import Cluster, Device, Link
 from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.errors import (
   InfeasibleError,
   TfplaceError,
 )
-from tfplace.plan import PlanConfig, Stages, make_plan
-from tfplace.plan import microbatches as planning
-from tfplace.plan.microbatches import choose_variant, microbatch_hint
-from tfplace.plan.proposals import num_working_devices
-from tfplace.plan.search import search
+from tfplace.plan import PlanConfig, make_plan
+from tfplace.plan.variant_search import choose_variant
 from tfplace.simulate import Simulator
 
 CONFIG = PlanConfig(budget_s=60.0, max_evaluations=600)
 
 
 def chosen(step, base=WHOLE, config=CONFIG):
-  config = dataclasses.replace(
-    config, microbatches=base, chooses_microbatches=True
-  )
-  report, _ = choose_variant(step, config)
-  return report
+  config = dataclasses.replace(config, variant=base, chooses_microbatches=True)
+  return choose_variant(step, config)
 
 
 # A step, the requested variant, the chosen one, and why.
@@ -49,7 +43,7 @@ CASES = [
   # One after the other, two microbatches take what the whole step does.
   (Step(), VariantConfig(1, 1), (1, None), "the step is left whole"),
   (Step(devices=4, examples=2), WHOLE, (2, None), "is split into 2"),
-  (Step(statistics=True), WHOLE, (1, None), "would take about 502 us instead"),
+  (Step(statistics=True), WHOLE, (1, None), "layer 'norm' computes"),
   (
     Step(statistics=True),
     VariantConfig(1, allow_batch_statistics=True),
@@ -62,7 +56,7 @@ CASES = [
 @pytest.mark.parametrize("step, base, variant, reason", CASES)
 def test_the_best_variant_is_chosen_with_a_reason(step, base, variant, reason):
   plan = chosen(step, base)
-  microbatches = plan.choice.microbatches
+  microbatches = plan.choice.variant
   assert (microbatches.count, microbatches.max_in_flight) == variant
   assert reason in plan.choice.reason
   assert plan.best.evaluation.feasible
@@ -81,7 +75,7 @@ def test_by_arrival_memory_limits_the_number_in_flight():
   # flight, 2 x 50, one at a time 50.
   config = dataclasses.replace(CONFIG, order="arrival")
   plan = chosen(Step(**ONE_GPU), config=config)
-  assert plan.choice.microbatches == VariantConfig(2, 1)
+  assert plan.choice.variant == VariantConfig(2, 1)
   assert plan.single_device is None
   assert plan.choice.trials[0].why == "does not fit in memory"
 
@@ -90,7 +84,7 @@ def test_strategies_that_refuse_the_whole_step_split_it():
   # A microbatch of 500 us for each of two devices.
   config = dataclasses.replace(CONFIG, strategy="data_parallel")
   plan = chosen(Step(), config=config)
-  assert plan.choice.microbatches == VariantConfig(2)
+  assert plan.choice.variant == VariantConfig(2)
   reason = "since whole it is not placed by data_parallel"
   assert reason in plan.choice.reason
   with pytest.raises(TfplaceError, match="layer 'norm' computes statistics"):
@@ -102,15 +96,16 @@ def test_strategies_that_refuse_the_whole_step_split_it():
 def test_a_split_with_a_bound_above_the_step_is_not_searched():
   step = Step(work_us=1.0)
 
-  def slower(microbatches):  # each part reads all weights
-    k = microbatches.count
-    return dataclasses.replace(step, work_us=10.0 * 3**k)(microbatches)
+  class Slower(Step):  # each part reads all weights
+    def open(self, microbatches, show):
+      k = microbatches.count
+      return dataclasses.replace(step, work_us=10.0 * 3**k).open(microbatches)
 
-  plan = chosen(slower)
-  assert plan.choice.microbatches.is_whole
+  plan = chosen(Slower())
+  assert plan.choice.variant.is_whole
   whole, *others = plan.choice.trials
   assert whole.step_time_us == 31.0
-  assert [trial.microbatches.count for trial in others] == [2]
+  assert [trial.variant.count for trial in others] == [2]
   assert others[0].best is None and others[0].seconds == 0.0
   assert others[0].why == "takes at least 46 us"
   told = "the step is left whole, since in 2 microbatches it takes at least"
@@ -136,7 +131,7 @@ def test_by_evaluations_the_same_seed_gives_the_same_plan():
   first, second = (
     chosen(Step(layers=6, overhead_us=9.0), config=config) for _ in range(2)
   )
-  assert first.choice.microbatches == second.choice.microbatches
+  assert first.choice.variant == second.choice.variant
   times = [[t.step_time_us for t in p.choice.trials] for p in (first, second)]
   assert times[0] == times[1]
   np.testing.assert_array_equal(
@@ -154,31 +149,8 @@ def test_a_strategy_that_refuses_the_split_step_leaves_it_whole(monkeypatch):
 
   monkeypatch.setattr(placers, "place", small_only)
   plan = chosen(Step())
-  assert plan.choice.microbatches.is_whole
+  assert plan.choice.variant.is_whole
   assert "since too many ops" in plan.choice.reason
-
-
-def test_the_devices_that_count_are_those_of_the_fastest_kind():
-  ops = [OpSpec("a", "X", {"GPU": 1.0, "CPU": 9.0})]
-  devices = [Device(f"GPU:{i}", "GPU") for i in range(3)]
-  devices.append(Device("CPU:0", "CPU"))
-  cluster = Cluster("mixed", tuple(devices))
-  assert num_working_devices(Problem(build_graph("one", ops, []), cluster)) == 3
-
-
-LONG = PlanConfig(budget_s=20.0)
-
-
-@pytest.fixture(name="hint_of")
-def _hint_of(monkeypatch):
-  def hint_of(step, config=LONG, most_ops=planning.MOST_HINT_OPS):
-    monkeypatch.setattr(planning, "_HINT_S", 0.5)
-    monkeypatch.setattr(planning, "MOST_HINT_OPS", most_ops)
-    short = dataclasses.replace(config, budget_s=0.5)
-    plan = search(step(WHOLE).problem, short)
-    return microbatch_hint(step, plan, config, Stages())
-
-  return hint_of
 
 
 class BesideCpu(Step):
@@ -200,10 +172,6 @@ class BesideCpu(Step):
     links = [Link(a, b, 1e6, 1.0) for a, b in itertools.permutations(names, 2)]
     return Cluster("beside", devices, tuple(links))
 
-  def open(self, microbatches, show):
-    del show
-    return self(microbatches)
-
 
 @pytest.mark.parametrize("chooses", [False, True])
 def test_a_step_is_compared_with_one_gpu_that_accumulates(chooses):
@@ -212,7 +180,7 @@ def test_a_step_is_compared_with_one_gpu_that_accumulates(chooses):
   step = BesideCpu(devices=1, activation=100.0, memory=75.0)
   request = VariantConfig(max_in_flight=1)
   config = dataclasses.replace(
-    CONFIG, microbatches=request, chooses_microbatches=chooses
+    CONFIG, variant=request, chooses_microbatches=chooses
   )
   plan = make_plan(step, config)
   assert plan.single_device.step_time_us == 1001.0
@@ -232,9 +200,7 @@ def test_requested_microbatches_are_compared_with_the_whole_step():
   step = BesideCpu(devices=1)
   devices = [Device("GPU:0", "GPU", op_overhead_us=100.0)]
   step.cluster = lambda: Cluster("one", tuple(devices))
-  plan = make_plan(
-    step, dataclasses.replace(CONFIG, microbatches=VariantConfig(4))
-  )
+  plan = make_plan(step, dataclasses.replace(CONFIG, variant=VariantConfig(4)))
   assert plan.evaluation.step_time_us == 1801.0
   assert plan.single_device.step_time_us == 1201.0
 
@@ -245,34 +211,19 @@ def test_the_headline_counts_devices_that_work():
   assert any("1 GPU does no work" in note for note in plan.notes)
 
 
-def test_a_step_that_gains_nothing_is_told_of_a_split(hint_of):
-  assert hint_of(Step()) == (
-    "in 2 microbatches it would take about 502 us instead of 1 ms (a quick"
-    " estimate): plan with microbatches='auto'"
-  )
-  told = hint_of(Step(statistics=True))
-  assert "microbatches='auto' and allow_batch_statistics=True, by" in told
+HINT = "Planning with microbatches='auto' may keep more devices busy."
 
 
 @pytest.mark.parametrize(
-  "options", [{"config": PlanConfig(budget_s=5.0)}, {"most_ops": 2}]
-)
-def test_an_idle_device_suggests_a_split_without_an_estimate(options, hint_of):
-  told = hint_of(Step(), **options)
-  assert told == "planning with microbatches='auto' may keep more devices busy"
-
-
-@pytest.mark.parametrize(
-  "step, config",
+  ("step", "config", "is_told"),
   [
-    (Step(), PlanConfig("heft", budget_s=30.0)),
-    (Step(devices=1), LONG),
-    (Step(work_us=10.0, overhead_us=100.0), LONG),
-    (Step(examples=1), LONG),
+    (BesideCpu(devices=2), CONFIG, True),
+    (BesideCpu(devices=2), dataclasses.replace(CONFIG, strategy="heft"), False),
+    (BesideCpu(devices=1), CONFIG, False),
   ],
 )
-def test_nothing_is_said_of_microbatches_without_gain(step, config, hint_of):
-  assert hint_of(step, config) == ""
+def test_idle_devices_suggest_microbatches(step, config, is_told):
+  assert (HINT in make_plan(step, config).notes) == is_told
 
 
 class Devices:
@@ -301,58 +252,33 @@ class Devices:
     return problem
 
 
-class DevicesApart(Devices):
-  """Placements on several devices take 10 times as long as they should."""
-
-  def evaluate(self, placements):
-    return [
-      dataclasses.replace(
-        e,
-        step_time_us=e.step_time_us * (10 if np.ptp(placement.devices) else 1),
-      )
-      for e, placement in zip(
-        super().evaluate(placements), placements, strict=True
-      )
-    ]
-
-
-def measured(slower, step=None, config=CONFIG, kind=Devices):
+def measured(slower, step=None):
   step = step or Step()
 
-  def open_variant(microbatches):
-    opened = step(microbatches)
-    devices = kind(opened.problem, slower)
-    return dataclasses.replace(opened, live=devices)
+  class Live:
+    def open(self, variant, show):
+      opened = step.open(variant)
+      devices = Devices(opened.problem, slower)
+      return dataclasses.replace(opened, live=devices)
 
-  config = dataclasses.replace(config, measure=True, chooses_microbatches=True)
-  return choose_variant(open_variant, config)
-
-
-@pytest.mark.parametrize("strategy", ["blocks", "expert"])
-def test_a_named_strategy_keeps_its_placement(strategy):
-  config = dataclasses.replace(CONFIG, strategy=strategy)
-  # Two parts, as predicted the best, take longer than the whole step.
-  plan, _ = measured(3.0, config=config, kind=DevicesApart)
-  alone_us = plan.single_device.evaluation.step_time_us
-  assert plan.best.strategy == strategy
-  assert plan.choice.microbatches.is_whole
-  assert plan.evaluation.step_time_us > alone_us
+  config = dataclasses.replace(CONFIG, measure=True, chooses_microbatches=True)
+  return choose_variant(Live(), config)
 
 
 def test_the_split_that_runs_faster_than_the_whole_step_is_taken():
-  plan, step = measured(slower=1.1)
-  assert plan.choice.microbatches == VariantConfig(2)
+  plan = measured(slower=1.1)
+  assert plan.choice.variant == VariantConfig(2)
   assert plan.evaluation.step_time_us == pytest.approx(1.1 * 502.0)
-  assert plan.problem.graph.names == step.problem.graph.names
+  assert plan.problem.graph.names == plan.step.problem.graph.names
   whole, divided = plan.choice.trials[:2]
   assert (whole.measured_us, divided.measured_us) == (1001.0, 1.1 * 502.0)
 
 
 def test_a_split_that_runs_slower_is_not_taken():
-  plan, step = measured(slower=3.0)
-  assert plan.choice.microbatches.is_whole
+  plan = measured(slower=3.0)
+  assert plan.choice.variant.is_whole
   assert plan.evaluation.step_time_us == 1001.0
-  assert "microbatch_0/f0" not in step.problem.graph.names
+  assert "microbatch_0/f0" not in plan.step.problem.graph.names
   assert (
     "nothing faster than 1.51 ms was found in 2 microbatches"
     in plan.choice.reason
@@ -361,8 +287,8 @@ def test_a_split_that_runs_slower_is_not_taken():
 
 def test_a_split_that_runs_faster_than_predicted_is_taken():
   # Predicted 212 us whole, and 314 in two parts.
-  plan, step = measured(0.5, Step(work_us=10.0, overhead_us=100.0))
-  assert plan.choice.microbatches == VariantConfig(2)
-  assert "microbatch_0/f0" in step.problem.graph.names
+  plan = measured(0.5, Step(work_us=10.0, overhead_us=100.0))
+  assert plan.choice.variant == VariantConfig(2)
+  assert "microbatch_0/f0" in plan.step.problem.graph.names
   whole, divided = plan.choice.trials[:2]
   assert plan.evaluation.step_time_us == divided.measured_us < whole.measured_us

@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
   found = Clock()
-  monkeypatch.setattr("tfplace.plan.config.time", found)
+  monkeypatch.setattr("tfplace.plan.stages.time", found)
   return found
 
 

@@ -10,8 +10,8 @@ from tfplace.core import Problem
 from tfplace.core.microbatches import VariantConfig, plain_sizes
 from tfplace.errors import ExtractionError
 from tfplace.plan import PlanConfig
-from tfplace.plan.microbatches import choose_variant
 from tfplace.plan.proposals import proposed_sizes
+from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import StepVariant
 
 FAST, SLOW = "GPU-fast", "GPU-slow"
@@ -82,7 +82,8 @@ class Step:
   def __init__(self, kinds):
     self.opened, self.kinds = [], kinds
 
-  def __call__(self, config):
+  def open(self, config, show):
+    del show
     if config.count > 24:
       raise ExtractionError("the batch has 24 examples")
     sizes = config.sizes or plain_sizes(24, config.count)
@@ -105,25 +106,25 @@ def test_auto_chooses_sizes_by_speed_where_they_are_faster():
   # 4800, with 6 parts 20 and 4 examples take 4000 as well as sizes 20 and 4
   # do, but with more ops, each with an overhead.
   step = Step([FAST, SLOW])
-  report, variant = choose_variant(
+  report = choose_variant(
     step,
     PlanConfig(budget_s=60.0, max_evaluations=600, chooses_microbatches=True),
   )
   assert (20, 4) in step.opened
-  assert report.choice.microbatches.sizes == (20, 4)
+  assert report.choice.variant.sizes == (20, 4)
   assert report.evaluation.step_time_us < 4100
   assert "2 microbatches of 20 and 4 examples" in report.choice.reason
-  assert variant.problem.graph.num_microbatches == 2
+  assert report.step.problem.graph.num_microbatches == 2
 
 
 def test_auto_tries_only_equal_sizes_on_equal_devices():
   step = Step([FAST, FAST])
-  report, _ = choose_variant(
+  report = choose_variant(
     step,
     PlanConfig(budget_s=60.0, max_evaluations=400, chooses_microbatches=True),
   )
   assert set(step.opened) == {None}
-  assert report.choice.microbatches.sizes is None
+  assert report.choice.variant.sizes is None
 
 
 def test_given_sizes_stay_where_only_recomputation_is_open():
@@ -132,9 +133,9 @@ def test_given_sizes_stay_where_only_recomputation_is_open():
   config = PlanConfig(
     budget_s=60.0,
     max_evaluations=400,
-    microbatches=sizes,
+    variant=sizes,
     chooses_recomputation=True,
   )
-  report, _ = choose_variant(step, config)
+  report = choose_variant(step, config)
   assert step.opened == [(16, 8)]
   assert report.choice is None

@@ -89,7 +89,7 @@ def check_pair(example, before, after):
   for mine, theirs in zip(weights, expected_weights, strict=True):
     atol = 1e-5 * max(np.abs(theirs).max(), 1e-2)
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=atol)
-  assert plan.microbatches == MICROBATCHES
+  assert plan.variant.count == MICROBATCHES
   assert "not checked" not in str(plan)
 
 

@@ -22,10 +22,9 @@ ALLOWED = {
     "placers",
     "models",
     "measure",
-    "report",
     "simulate",
   },
   "measure": {"core", "formats", "extraction", "cost", "simulate"},
-  "keras": {"core", "formats", "extraction", "plan", "simulate"},
-  "report": {"core", "formats", "simulate"},
+  "keras": {"core", "cost", "formats", "extraction", "plan", "simulate"},
+  "report": {"core", "cost", "formats", "plan", "simulate"},
 }

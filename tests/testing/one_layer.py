@@ -33,7 +33,7 @@ class Step:
   def __post_init__(self):
     self.opened = []
 
-  def __call__(self, microbatches):
+  def open(self, microbatches, show=None):
     k = microbatches.count
     if k > self.examples:
       raise ExtractionError(f"the batch has {self.examples} examples")

@@ -222,7 +222,7 @@ def _devices(facts: dict[str, Any]) -> Section:
     way_out = "set TF_GPU_THREAD_MODE=gpu_private before TensorFlow starts"
     findings.append(Finding(problem, way_out, is_broken=False))
   named = os.environ.get("KERAS_BACKEND")
-  backend = named or graph_keys.keras_file().get("backend") or "tensorflow"
+  backend = named or graph_keys.keras_settings().get("backend") or "tensorflow"
   if backend != "tensorflow":
     problem = f"Keras runs on backend {backend!r}; only 'tensorflow' is placed"
     way_out = "set KERAS_BACKEND=tensorflow, which goes before keras.json"

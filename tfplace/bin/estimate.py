@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tfplace import core, formats
-from tfplace.bin import cli, microbatch_flags, outputs, sources
+from tfplace.bin import cli, outputs, sources
 from tfplace.core.estimate import Estimate
 from tfplace.core.progress import Progress
 from tfplace.formats.results import estimate_to_json
 from tfplace.plan import estimate as estimates
-from tfplace.plan import sources as plan_sources
+from tfplace.plan.config import check_costs
 from tfplace.plan.estimate.cards import cluster_card
 from tfplace.report import page
 from tfplace.report.table import estimate_tables
 
 if TYPE_CHECKING:
   from tfplace.plan.estimate.cards import Card
-  from tfplace.plan.model_source import ModelSource
+  from tfplace.plan.source import ModelSource
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -77,7 +77,7 @@ def _check(values: flags.FlagValues) -> str:
       f" --precision={','.join(values.precision)} names"
       f" {len(values.precision)}: give one"
     )
-  plan_sources.check_costs(values.costs)
+  check_costs(values.costs)
   cli.check_writable(values.output)
   outputs.check_report(values)
   return kind
@@ -115,27 +115,18 @@ def _estimate(
   rows: "list[Card]",
   on_stage: Progress,
 ) -> Estimate:
-  config = microbatch_flags.config(values)
+  config = sources.request(values)
   found = estimates.estimate_steps(
-    source,
-    rows,
-    batch_size=values.batch_size,
-    precisions=values.precision or None,
-    microbatches=config,
-    costs=values.costs,
-    compile=values.compile,
-    on_stage=on_stage,
+    source, rows, config, values.precision or None, on_stage
   )
   if not values.largest_batch:
     return found
   largest = estimates.find_largest_batch(
     source,
     cluster_card(rows[0].cluster),
+    config,
     batch_size=max(1, found.batch_size),
     precision=_precision(values),
-    microbatches=config,
-    costs=values.costs,
-    compile=values.compile,
     on_stage=on_stage,
   )
   return dataclasses.replace(found, largest_batch=largest)
@@ -149,19 +140,13 @@ def _drawn(
   on_stage: Progress,
 ) -> core.Placement:
   """Returns the placement on one device whose report is drawn."""
-  drawn = min(
+  _, card = min(
     zip(found.steps[0].cards, rows, strict=True),
     key=lambda pair: (not pair[0].fits, pair[0].memory_bytes),
   )
-  traced = source.trace(
-    values.batch_size,
-    microbatch_flags.config(values),
-    _precision(values),
-    on_stage,
-  )
-  compiles = source.compiles(values.compile, drawn[1].cluster)
+  config, precision = sources.request(values), _precision(values)
   return estimates.one_device_placement(
-    traced, drawn[1], values.costs, compiles
+    source, card, config, precision, on_stage
   )
 
 

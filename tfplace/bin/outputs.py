@@ -104,7 +104,7 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
   """
   rows = Table()
   rows.add_column("microbatches")
-  changed = any(not t.microbatches.recompute.is_none for t in choice.trials)
+  changed = any(not t.variant.recompute.is_none for t in choice.trials)
   if changed:
     rows.add_column("activations")
   names = ("in flight", "step time", "vs one device", "peak memory (fullest)")
@@ -114,20 +114,20 @@ def print_choice(choice: VariantChoice, single: Result | None) -> None:
   if shows_order:
     rows.add_column("order of ops")
   for trial in choice.trials:
-    style = "bold" if trial.microbatches == choice.microbatches else ""
+    style = "bold" if trial.variant == choice.variant else ""
     cells = _cells(trial, single) + [trial.order] * shows_order
     if changed:
-      is_kept = trial.microbatches.recompute.is_none
+      is_kept = trial.variant.recompute.is_none
       cells.insert(1, "kept" if is_kept else "recomputed")
     rows.add_row(*map(Text, cells), style=style)
   cli.open_console().print(rows)
 
 
 def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
-  count, flight = trial.microbatches.count, trial.microbatches.max_in_flight
-  name = "1 (whole)" if trial.microbatches.is_whole else str(count)
-  if trial.microbatches.sizes is not None:
-    name += f" ({', '.join(map(str, trial.microbatches.sizes))})"
+  count, flight = trial.variant.count, trial.variant.max_in_flight
+  name = "1 (whole)" if trial.variant.is_whole else str(count)
+  if trial.variant.sizes is not None:
+    name += f" ({', '.join(map(str, trial.variant.sizes))})"
   held = "all" if flight is None else str(flight)
   if trial.best is None:
     return [name, held, trial.why, "-", "-", f"{trial.seconds:.2f}"]

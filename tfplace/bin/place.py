@@ -27,15 +27,13 @@ from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.plan import (
   Plan,
   PlanConfig,
-  Source,
   Stages,
   StepVariant,
   make_plan,
 )
 from tfplace.plan.config import AUTO
 from tfplace.plan.live_step import LiveStep
-from tfplace.plan.model_source import MICROBATCH_KINDS
-from tfplace.plan.search import PlanReport
+from tfplace.plan.search import Outcome
 from tfplace.plan.variants import VariantChoice
 from tfplace.report.table import results_table
 
@@ -191,9 +189,15 @@ def _place(values: flags.FlagValues) -> None:
   _check(values)
   config = _config(values)
   with sources.opened_cluster(values) as (described, devices):
-    source = _FlagSource(values, _limited(values, described), devices)
-    plan = make_plan(source, config, Stages(cli.show_stage))
-  report = plan.report
+    cluster = _limited(values, described)
+    kind = sources.chosen_source(values, may_choose=True)
+    source = sources.open_source(values, kind)
+    cache = sources.graph_cache_of(values)
+    steps = _PlacedSteps(
+      source, cluster, config, cache, values=values, devices=devices
+    )
+    plan = make_plan(steps, config, Stages(cli.show_stage))
+  report = plan.outcome
   if report is None:
     raise cli.UsageError("nothing was planned")
   outputs.write_files(values, report.best.placement, plan.step)
@@ -206,26 +210,18 @@ def _place(values: flags.FlagValues) -> None:
 _RUNNING_STEPS = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class _FlagSource(Source):
-  """Source and cluster of the flags; its steps are not compared."""
+@dataclasses.dataclass(eq=False, kw_only=True)
+class _PlacedSteps(sources.FlagSteps):
+  """Step variants of the flags on a cluster whose devices may run."""
 
-  values: flags.FlagValues
-  cluster: core.Cluster
   devices: "OpenCluster | None"
-
-  @property
-  def training(self) -> bool:
-    """Returns whether the step is a training step."""
-    return bool(self.values.training)
 
   @property
   def suggests_microbatches(self) -> bool:
     """Returns whether microbatches are possible; never on running devices."""
-    kind = sources.chosen_source(self.values, may_choose=True)
-    return self.devices is None and self.training and kind in MICROBATCH_KINDS
+    return self.devices is None and super().suggests_microbatches
 
-  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
+  def open(self, variant: VariantConfig, show: Stages) -> StepVariant:
     """Extracts a step variant, and profiles it if devices are open.
 
     Raises:
@@ -235,9 +231,7 @@ class _FlagSource(Source):
     values = self.values
     needs_trace = self.devices is not None or bool(values.output_graph_def)
     with show.timed("extraction"):
-      graph, traced = sources.load_source(
-        values, self.cluster, needs_trace, microbatches.over(self.cluster)
-      )
+      graph, traced = self.graph(variant, needs_trace)
     problem = core.Problem(_grouped(values, graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # For the learned policy, outside the budget.
@@ -256,7 +250,8 @@ def _config(values: flags.FlagValues) -> PlanConfig:
   init_placement = None
   if values.init_placement:
     init_placement = formats.load_assignments(values.init_placement)
-  return PlanConfig(
+  return sources.request(
+    values,
     strategy=values.strategy,
     budget_s=values.budget_s,
     gap=values.gap,
@@ -266,7 +261,6 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     init_placement=init_placement,
     tolerance=values.traffic_tolerance,
     order=values.order,
-    microbatches=microbatch_flags.config(values),
     chooses_microbatches=microbatch_flags.is_chosen(values),
     chooses_recomputation=microbatch_flags.chooses_recomputation(values),
     measure=values.measure,
@@ -274,7 +268,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
   )
 
 
-def _print(values: flags.FlagValues, plan: Plan, report: PlanReport) -> None:
+def _print(values: flags.FlagValues, plan: Plan, report: Outcome) -> None:
   for strategy, error in report.failures.items():
     print(f"{strategy}: {error}")
   best, single = report.best, report.reference
@@ -315,10 +309,10 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
   """Returns the trials with their best step times, None if nothing fits."""
   return [
     {
-      "microbatches": trial.microbatches.count,
-      "max_in_flight": trial.microbatches.max_in_flight,
-      "recompute": not trial.microbatches.recompute.is_none,
-      **_sizes_as_json(trial.microbatches),
+      "microbatches": trial.variant.count,
+      "max_in_flight": trial.variant.max_in_flight,
+      "recompute": not trial.variant.recompute.is_none,
+      **_sizes_as_json(trial.variant),
       **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,
       "seconds": trial.seconds,

@@ -16,16 +16,16 @@ from tfplace.bin import cli, microbatch_flags
 from tfplace.core.given_batch import GivenBatch
 from tfplace.core.microbatches import VariantConfig, microbatches_of
 from tfplace.core.op_graph import XLA
-from tfplace.core.progress import Progress
+from tfplace.core.progress import Progress, silent
 from tfplace.cost import registry
 from tfplace.errors import shown
-from tfplace.plan import Stages, clusters, graph_cache, model_source
-from tfplace.plan import sources as plan_sources
+from tfplace.plan import PlanConfig, Stages, clusters, graph_cache
+from tfplace.plan import source as source_lib
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
-from tfplace.plan.config import AUTO
-from tfplace.plan.model_source import ModelSource
-from tfplace.plan.sources import COMPILE
+from tfplace.plan.config import AUTO, COMPILE
+from tfplace.plan.source import GRAPH, ModelSource
+from tfplace.plan.steps import Steps
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -49,7 +49,7 @@ def load(values: flags.FlagValues) -> core.Placement:
   cluster = load_cluster(cli.required(values, "cluster"))
   path = cli.required(values, "placement")
   microbatches = microbatches_of_placement(values, path)
-  graph, _ = load_source(values, cluster, microbatches=microbatches)
+  graph, _ = load_source(values, cluster, variant=microbatches)
   return formats.load_placement(path, core.Problem(graph, cluster))
 
 
@@ -120,7 +120,7 @@ def microbatches_of_placement(
     FormatError: the file is not a placement file.
   """
   asked = microbatch_flags.config(values)
-  if chosen_source(values) not in model_source.MICROBATCH_KINDS:
+  if chosen_source(values) not in source_lib.MICROBATCH_KINDS:
     return asked
   found = microbatches_of(formats.load_assignments(path))
   found = dataclasses.replace(
@@ -186,7 +186,7 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
   source = str(values[given[0]].value)
   if not may_choose:
     microbatch_flags.check_not_chosen(values)
-  model_source.check_microbatches(
+  source_lib.check_variant(
     microbatch_flags.config(values), given[0], source, values.training
   )
   microbatch_flags.check_given(values)
@@ -201,60 +201,86 @@ def open_source(values: flags.FlagValues, kind: str) -> ModelSource:
   Raises:
     TfplaceError: a flag is invalid.
   """
-  return model_source.open_source(
+  if kind == GRAPH and values.compile == XLA:
+    raise cli.UsageError(
+      "--compile=xla applies to models, not to --graph, whose ops have no"
+      " shapes; extract the model with it"
+    )
+  return source_lib.open_source(
     str(values[kind].value),
     kind=kind,
     training=values.training,
+    batch_size=values.batch_size,
     sizes=model_sizes(values),
     sample=given_batch(values, kind),
     allow_side_effects=values.allow_side_effects,
   )
 
 
+def request(values: flags.FlagValues, **fields: Any) -> PlanConfig:
+  """Returns the request of the source flags, with further fields.
+
+  Raises:
+    TfplaceError: a flag is invalid.
+  """
+  return PlanConfig(
+    variant=microbatch_flags.config(values),
+    batch_size=values.batch_size,
+    costs=values.costs,
+    compile=values.compile,
+    **fields,
+  )
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class FlagSteps(Steps):
+  """Step variants of the source that flags name.
+
+  Attributes:
+    values: the flags.
+  """
+
+  values: flags.FlagValues
+
+  def graph(
+    self,
+    variant: VariantConfig,
+    needs_trace: bool = False,
+    on_stage: Progress = silent,
+  ) -> "tuple[core.OpGraph, TracedStep | None]":
+    """Loads or extracts the op graph of a step variant, with a display."""
+    if self.values.graph:
+      return super().graph(variant)
+    with (
+      imported(self.values["import"].value or ()),
+      cli.showing_progress(f"Extracting {self.source.name}") as shown_stage,
+    ):
+      on_stage = _loading_tensorflow(shown_stage)
+      return super().graph(variant, needs_trace, on_stage)
+
+
 def load_source(
   values: flags.FlagValues,
   cluster: core.Cluster,
   needs_trace: bool = False,
-  microbatches: VariantConfig | None = None,
+  variant: VariantConfig | None = None,
 ) -> "tuple[core.OpGraph, TracedStep | None]":
   """Loads the graph that the flags name, and the traced step if required.
 
   Args:
-    microbatches: microbatches of the step; None takes those of the flags.
+    variant: variant of the step; None takes that of the flags.
 
   Raises:
     TfplaceError: a flag, file or model is invalid, or the step cannot be split
       into these microbatches.
   """
-  kind = chosen_source(values, may_choose=microbatches is not None)
-  if microbatches is None:
-    microbatches = microbatch_flags.config(values).over(cluster)
-  name, modules = str(values[kind].value), values["import"].value or ()
-  if kind == "graph":
-    if values.compile == XLA:
-      raise cli.UsageError(
-        "--compile=xla applies to models, not to --graph, whose ops have no"
-        " shapes; extract the model with it"
-      )
-    model_source.check_microbatches(microbatches, kind, name, values.training)
-    return formats.load_graph(name), None
+  kind = chosen_source(values, may_choose=variant is not None)
+  config = request(values)
   source = open_source(values, kind)
-  with (
-    imported(modules),
-    cli.showing_progress(f"Extracting {name}") as on_stage,
-  ):
-    return plan_sources.load_or_extract(
-      source,
-      cluster,
-      batch_size=values.batch_size,
-      microbatches=microbatches,
-      costs=values.costs,
-      compile=values.compile,
-      # No hash covers the modules of custom classes.
-      cache=None if modules else _graph_cache(values),
-      needs_trace=needs_trace,
-      on_stage=_loading_tensorflow(on_stage),
-    )
+  steps = FlagSteps(
+    source, cluster, config, graph_cache_of(values), values=values
+  )
+  return steps.graph(variant or config.variant, needs_trace)
 
 
 def _loading_tensorflow(on_stage: Progress) -> Progress:
@@ -268,7 +294,12 @@ def _loading_tensorflow(on_stage: Progress) -> Progress:
   return loading
 
 
-def _graph_cache(values: flags.FlagValues) -> graph_cache.GraphCache | None:
+def graph_cache_of(
+  values: flags.FlagValues,
+) -> graph_cache.GraphCache | None:
+  """Returns the graph cache of the flags, or None."""
+  if values["import"].value:  # No hash covers these modules.
+    return None
   folder = values.graph_cache_dir
   if folder is None:
     folder = graph_cache.default_directory()

@@ -21,43 +21,22 @@ _PLACEMENT_KEYS = frozenset({"format", "graph", "assignments", "order"})
 def load_assignments(path: json_file.Path) -> dict[str, str]:
   """Reads op name -> device name of a placement file of any graph.
 
-  `load_op_order` reads the order of its ops.
-
   Raises:
     FormatError: the file is invalid; names the file, element and value.
   """
   data = json_file.read_json(path, PLACEMENT)
   with json_file.errors_naming(path):
     read_order(data)
-    return _assignments(data)
-
-
-def load_op_order(path: json_file.Path) -> list[str]:
-  """Reads the ops of a placement file in the order in which devices run them.
-
-  Raises:
-    FormatError: see `read_op_order`; names the file.
-  """
-  data = json_file.read_json(path, PLACEMENT)
-  with json_file.errors_naming(path):
-    return read_op_order(data)
+    return read_assignments(data)
 
 
 def read_op_order(data: Mapping[str, Any]) -> list[str]:
-  """Returns the op order of a parsed file; empty in order of arrival.
-
-  Raises:
-    FormatError: the order is unknown, or it is by rank without an op order.
-      Ranks require op costs, which a placement file lacks.
-  """
-  order, ops = read_order(data), data.get("op_order")
-  if order == ARRIVAL:
-    return []
+  """Returns the op order of a parsed file; empty without one."""
+  ops = data.get("op_order", [])
   if not isinstance(ops, list) or not all(isinstance(op, str) for op in ops):
     raise FormatError(
-      f"order: {shown(order)} needs op_order, the names of the ops in the order"
-      f" in which devices run them, not {shown(ops)}: save a plan again, or"
-      " give what plan_model returned"
+      f"op_order: {shown(ops)} is no list of the names of the ops in the order"
+      " in which devices run them"
     )
   return ops
 
@@ -91,13 +70,14 @@ def load_placement(path: json_file.Path, problem: Problem) -> Placement:
       raise FormatError(
         f"a placement of graph {shown(name)}, not of {problem.graph.name!r}"
       )
-    assignments = _assignments(data)
+    assignments = read_assignments(data)
     extra = json_file.unknown_keys(data, _PLACEMENT_KEYS, "placement")
     ordered = problem.in_order(read_order(data))
     return Placement.from_assignments(ordered, assignments, extra)
 
 
-def _assignments(data: Mapping[str, Any]) -> dict[str, str]:
+def read_assignments(data: Mapping[str, Any]) -> dict[str, str]:
+  """Returns op name -> device name of a parsed file."""
   found = json_file.required(data, "assignments", "placement")
   assignments = json_file.as_object(found, "assignments")
   return {

@@ -14,12 +14,12 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError
-from tfplace.keras import planning, progress, state
+from tfplace.keras import progress, state
 from tfplace.keras.controller import Controller, controller_of
 from tfplace.keras.step_clock import StepClock
 from tfplace.plan import replanning
 from tfplace.plan.plan import Plan
-from tfplace.plan.replanning import LiveRun, ReplanConfig
+from tfplace.plan.replanning import LiveRun
 
 _logger = logging.getLogger("tfplace")
 
@@ -100,7 +100,7 @@ class PlacementCallback(keras.callbacks.Callback):
     self.trials: list[PlacementTrial] = []
     self._every, self._is_in_steps = _parsed(every)
     check_budget(budget_s)
-    self._config = ReplanConfig(budget_s, check_count("seed", seed, 0))
+    self._budget_s, self._seed = budget_s, check_count("seed", seed, 0)
     self._verbose = progress.check_verbose(verbose)
     self._clock = StepClock()
     self._since = 0  # Epochs or steps since the last review.
@@ -204,26 +204,36 @@ class PlacementCallback(keras.callbacks.Callback):
   def _review(self) -> None:
     """Plans again if enough steps were timed and their time has changed."""
     self._look()
-    plan = self._plan
-    few = len(self._clock.step_us) < _LEAST_STEPS
-    if plan is None or self._problem is None or self._before is not None or few:
+    if self._plan is None or self._problem is None or self._before is not None:
+      return
+    if len(self._clock.step_us) < _LEAST_STEPS:
       return
     self._since = 0
-    run = LiveRun(_placement(plan), self._clock.step_us)
+    run = LiveRun(_placement(self._plan), self._clock.step_us)
     self._clock.restart(is_traced=False)
     last = self._runs.pop(run.key, None)
     self._runs[run.key] = run  # The last one is in force.
     if self._rest > 0:
       self._rest -= 1
-      return
-    if last is not None and not replanning.is_same(run, last, self._config):
-      return  # The host changes its speed, which a trial would measure.
+    elif self._is_news(run, last):
+      self._plan_again(self._plan, self._problem, run)
+
+  def _is_news(self, run: LiveRun, last: LiveRun | None) -> bool:
+    """Returns whether a search may find more than the one before."""
+    if last is not None and not replanning.is_same(run, last):
+      return False  # The host changes its speed, which a trial would measure.
     searched = self._searched
-    if searched and replanning.is_same(run, searched, self._config):
-      return
+    return searched is None or not replanning.is_same(run, searched)
+
+  def _plan_again(self, plan: Plan, problem: Problem, run: LiveRun) -> None:
+    """Searches a placement faster than that of the run, and tries it."""
     try:
       found = replanning.replan(
-        plan, self._problem, [*self._runs.values()], self._config
+        plan,
+        problem,
+        [*self._runs.values()],
+        budget_s=self._budget_s,
+        seed=self._seed,
       )
       if found is None:
         self._searched = run
@@ -252,7 +262,7 @@ class PlacementCallback(keras.callbacks.Callback):
         logging.WARNING,
       )
 
-    self._controller.try_plan(planning.to_apply(found), first_step_failed)
+    self._controller.try_plan(found, first_step_failed)
     self._plan = self._controller.plan
     self._before = run
     self._clock.restart(is_traced=True)
@@ -268,7 +278,7 @@ class PlacementCallback(keras.callbacks.Callback):
     times = self._clock.step_us
     is_enough = len(times) >= _LEAST_STEPS
     run = LiveRun(_placement(plan), times if is_enough else (math.nan,))
-    kept = is_enough and replanning.is_faster(run, before, self._config)
+    kept = is_enough and replanning.is_faster(run, before)
     if is_enough:
       self._runs[run.key] = run
     else:

@@ -33,11 +33,11 @@ from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import devices, host_memory, state
 from tfplace.keras.devices import DeviceFunction, check_layers
+from tfplace.keras.given_placement import stays, with_full_names
 from tfplace.keras.state import KINDS
 from tfplace.plan import local_devices
 from tfplace.plan.config import AUTO
-from tfplace.plan.device_map import DeviceMap
-from tfplace.plan.plan import GIVEN, Plan
+from tfplace.plan.plan import Plan
 
 _logger = logging.getLogger("tfplace")
 
@@ -51,7 +51,7 @@ _MERGED = "No jit_compile: XLA would merge activations with their clones."
 
 
 # Plans a step of one of `KINDS` on a batch in the form that the step takes, or
-# None. The plan has no device map if the model stays unplaced.
+# None.
 Planner: TypeAlias = Callable[[str, Any], Plan]
 
 
@@ -62,8 +62,10 @@ class Controller:
     plan: the plan in force, `model.placement`. None before planning.
   """
 
-  def __init__(self, model: keras.Model, planner: Planner) -> None:
-    """Attaches to `model` without planning."""
+  def __init__(
+    self, model: keras.Model, planner: Planner | None = None
+  ) -> None:
+    """Attaches to `model`; without a planner, its plan is a given one."""
     self.plan: Plan | None = None
     self._model = model
     self._planner = planner
@@ -77,9 +79,9 @@ class Controller:
     self._attach()
 
   @property
-  def _devices(self) -> DeviceMap | None:
-    """Devices in force, or None if the model stays on one device."""
-    return None if self.plan is None else self.plan.device_map
+  def _devices(self) -> Plan | None:
+    """Plan in force, or None if the model stays on one device."""
+    return None if self.plan is None or stays(self.plan) else self.plan
 
   def _attach(self) -> None:
     model = self._model
@@ -115,8 +117,8 @@ class Controller:
     is_own = (
       self.plan is not None
       and self._devices is None
-      and self.plan.microbatch_config.is_whole
-      and self.plan.microbatch_config.recompute.is_none
+      and self.plan.variant.is_whole
+      and self.plan.variant.recompute.is_none
     )
     if tf.executing_eagerly() and not is_own:
       state.check_not_eager(self._model, self.plan is not None)
@@ -147,15 +149,13 @@ class Controller:
       device_function.place_reads(graph)
       flat = keras.tree.flatten(result)
       tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
-      step = self.plan.step if self.plan is not None else None
-      size = step.batch_size if step is not None else 0
       calls, tensors, refused = unit_calls.compile_units(
         graph,
         self._unit_of(planned),
         results=tensors,
         later=op_order.program_order(graph.get_operations()),
         turn_of=planned.turns.get,
-        batch_size=size or DEFAULT_BATCH_SIZE,
+        batch_size=planned.batch_size or DEFAULT_BATCH_SIZE,
       )
       if refused:
         self._note(unit_checks.refusal_note(refused, self._layer_of))
@@ -183,14 +183,14 @@ class Controller:
   def _layer_of(self, op: str) -> str:
     return units.layer_by_name(op, state.layer_names(self._model))
 
-  def _compiles(self, planned: DeviceMap) -> bool:
+  def _compiles(self, planned: Plan) -> bool:
     """Returns whether XLA compiles units of placed steps."""
     if planned.compile == AUTO:
       return self._jit.wanted
     return planned.compile == XLA
 
   def _unit_of(
-    self, planned: DeviceMap
+    self, planned: Plan
   ) -> Callable[[tf.Operation], Hashable | None]:
     """Returns a function to the unit of an op, as planned or by names.
 
@@ -210,7 +210,7 @@ class Controller:
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """Returns the step to run, microbatched if the plan says so."""
-    microbatches = WHOLE if self.plan is None else self.plan.microbatch_config
+    microbatches = WHOLE if self.plan is None else self.plan.variant
     own = self._steps[kind]
     if kind != "train" or microbatches == WHOLE:
       return own
@@ -227,15 +227,21 @@ class Controller:
       ExtractionError: shapes, loss or optimizer are unknown.
       TfplaceError: the planner fails.
     """
-    with self._own_steps():
-      plan = self._planner(kind, data)
-    self._put_in_force(plan)
+    if self._planner is not None:
+      self.put_in_force(self._planner(kind, data))
 
-  def _put_in_force(self, plan: Plan) -> None:
-    recomputes = not plan.microbatch_config.recompute.is_none
+  def put_in_force(self, plan: Plan) -> None:
+    """Moves the variables that a plan names, whose steps are traced next.
+
+    Raises:
+      ApplyError: this process lacks a device of the plan.
+    """
+    plan = plan if stays(plan) else with_full_names(plan)
+    recomputes = not plan.variant.recompute.is_none
     why_no_jit = _MERGED if recomputes else ""
-    if plan.device_map is not None:
-      why_no_jit = "" if self._compiles(plan.device_map) else _ONE_DEVICE
+    is_placed = not stays(plan)
+    if is_placed:
+      why_no_jit = "" if self._compiles(plan) else _ONE_DEVICE
     if why_no_jit and self._jit.is_dropped():
       if self.plan is None or why_no_jit not in self.plan.notes:
         _logger.warning("model %r: %s", self._model.name, why_no_jit)
@@ -243,15 +249,15 @@ class Controller:
         plan = dataclasses.replace(plan, notes=(*plan.notes, why_no_jit))
     self._model.placement = self.plan = plan
     self._settled.clear()
-    if recomputes or plan.device_map is not None:
+    if recomputes or is_placed:
       self._jit.forbid()
     else:
       self._jit.allow()
-    if plan.device_map is None:
+    if is_placed:
+      self._move(devices.variable_devices(self._model, plan))
+    else:
       self._leave_host()
       self._go_home()
-    else:
-      self._move(devices.variable_devices(self._model, plan.device_map))
 
   def replace_plan(self, plan: Plan) -> None:
     """Puts another plan in force between two steps, also during `fit`.
@@ -260,7 +266,7 @@ class Controller:
     """
     with state.functions_renewed(self._model):
       gc.collect()  # Their graphs are cycles that hold the variables' memory.
-      self._put_in_force(plan)
+      self.put_in_force(plan)
     self._previous = None
 
   def try_plan(
@@ -344,19 +350,19 @@ class Controller:
 
   def _prepare(self, kind: str, data: Any) -> None:
     """Builds and places the model before a trace of step `kind` on `data`."""
-    with self._own_steps():
+    with self.own_steps():
       state.build(self._model, kind, self._steps[kind], data)
     if self._devices is not None:
       check_layers(self._devices, self._model)
     if self.plan is None:
       self._plan_first(kind, data)
-    elif kind == "train" and not self.plan.training:
+    elif kind == "train" and self._planner and not self.plan.training:
       self.plan_now(kind, data)
       # Functions traced for the previous plan hold variables that have moved.
       state.reset_functions(self._model, besides=kind)
     if self._devices is None or self._is_settled():
       return
-    with self._own_steps():
+    with self.own_steps():
       found = devices.variable_devices(
         self._model,
         self._devices,
@@ -386,15 +392,11 @@ class Controller:
     self.plan_now(kind, data)
 
   @contextlib.contextmanager
-  def _own_steps(self) -> Iterator[None]:
+  def own_steps(self) -> Iterator[None]:
     """Restores the model's own step functions inside the context."""
     before, self._busy = self._busy, True
-    is_waiting = self.plan is None
     try:
-      with (
-        devices.gradients_recorded(),
-        host_memory.built_with(self._model, is_waiting),
-      ):
+      with _planned_with(self._model, self.plan is None):
         yield
     finally:
       self._busy = before
@@ -440,7 +442,7 @@ class Controller:
     not visible in the graph; a plan lists them below the calling op.
     """
     planned, model = self._devices, self._model.name
-    if self.plan is None or self.plan.strategy != GIVEN or planned is None:
+    if self._planner is not None or planned is None:
       return
     operations = tf.compat.v1.get_default_graph().get_operations()
     calls = tuple(
@@ -510,3 +512,39 @@ class Controller:
 def controller_of(model: keras.Model) -> Controller | None:
   """Returns the controller of a placed model, or None."""
   return vars(model).get(_ATTRIBUTE)
+
+
+def apply(
+  model: keras.Model, plan: Plan | None, planner: Planner | None = None
+) -> None:
+  """Places a model by a plan; without one, `planner` plans its first step.
+
+  Raises:
+    ApplyError: this process lacks a device of the plan.
+  """
+  previous = controller_of(model)
+  with state.functions_renewed(model):  # A callback of `fit` may call this.
+    if previous is not None:
+      previous.detach()
+    controller = Controller(model, planner)
+    if plan is not None:
+      controller.put_in_force(plan)
+
+
+@contextlib.contextmanager
+def own_steps(model: keras.Model) -> Iterator[None]:
+  """Restores the own step functions of a model, which may be placed."""
+  controller = controller_of(model)
+  context = None if controller is None else controller.own_steps()
+  with context or _planned_with(model, is_waiting=True):
+    yield
+
+
+@contextlib.contextmanager
+def _planned_with(model: keras.Model, is_waiting: bool) -> Iterator[None]:
+  """Allows the tracing of steps, also inside `tf.init_scope`."""
+  with (
+    devices.gradients_recorded(),
+    host_memory.built_with(model, is_waiting),
+  ):
+    yield

@@ -23,7 +23,7 @@ from tfplace.errors import ApplyError
 from tfplace.extraction.layers import open_layers
 from tfplace.extraction.microbatches import is_template
 from tfplace.keras import state
-from tfplace.plan.device_map import DeviceMap, similar_names
+from tfplace.plan.plan import Plan
 
 # The bodies of these ops have their own devices and may take resources on
 # several devices, so a resource does not determine the device of the call.
@@ -54,7 +54,7 @@ class DeviceFunction:
   Use one instance per trace of a function and its nested graphs.
   """
 
-  def __init__(self, plan: DeviceMap) -> None:
+  def __init__(self, plan: Plan) -> None:
     self._plan = plan
     self._placed: dict[str, str] = {}  # op name -> device, over all graphs
     self._copied: dict[str, str] = {}  # the same, of what microbatches copy
@@ -97,12 +97,10 @@ class DeviceFunction:
     )
 
   def _layer_device(self) -> str | None:
-    if not self._plan.layers:
+    layers = self._plan.layer_devices
+    if not layers:
       return None
-    for name in open_layers():
-      if name in self._plan.layers:
-        return self._plan.layers[name]
-    return None
+    return next((layers[n] for n in open_layers() if n in layers), None)
 
   def _forward_device(self, name: str) -> str | None:
     """Returns the device of a/MatMul for its gradients and its clone."""
@@ -217,7 +215,7 @@ def on_each_call(model: Any, action: Callable[[], None]) -> Iterator[None]:
 
 def variable_devices(
   model: keras.Model,
-  plan: DeviceMap,
+  plan: Plan,
   trace: Callable[[], Any] | None = None,
 ) -> dict[int, str]:
   """Returns the devices that a plan gives to variables.
@@ -236,7 +234,7 @@ def variable_devices(
   Returns:
     Full device name by `id` of the variable.
   """
-  found = state.layer_devices(model, plan.layers)
+  found = state.layer_devices(model, plan.layer_devices)
   variables = state.variables(model)
   count = collections.Counter(variable.path for variable in variables)
   for variable in variables:
@@ -265,7 +263,7 @@ def _of_slots(
   }
 
 
-def _of_resources(plan: DeviceMap, graph: Any) -> dict[int, str]:
+def _of_resources(plan: Plan, graph: Any) -> dict[int, str]:
   """Returns the device planned for the first op on each captured resource."""
   outer = {id(inner): id(source) for source, inner in graph.captures}
   devices: dict[int, str] = {}
@@ -282,7 +280,7 @@ def _of_resources(plan: DeviceMap, graph: Any) -> dict[int, str]:
   return devices
 
 
-def check_layers(plan: DeviceMap, model: keras.Model) -> None:
+def check_layers(plan: Plan, model: keras.Model) -> None:
   """Checks that a built model has all layers that a plan names.
 
   Raises:
@@ -290,11 +288,11 @@ def check_layers(plan: DeviceMap, model: keras.Model) -> None:
       and similar layers of the model.
   """
   known = state.layer_names(model)
-  for name, device in plan.layers.items():
+  for name, device in plan.layer_devices.items():
     if name not in known:
       raise ApplyError(
         f"the placement names {name!r}, which is no layer of model"
-        f" {model.name!r}; {similar_names(name, known)} (Keras numbers"
+        f" {model.name!r}; {state.similar_names(name, known)} (Keras numbers"
         " layers without a name of their own through a whole process)",
         op=name,
         device=device,

@@ -1,4 +1,4 @@
-"""Placements that users give: an object, a file or plain data.
+"""Placements that users give: a plan, its file or plain data.
 
 A given placement must name devices of this process and layers of the model.
 """
@@ -10,20 +10,14 @@ from typing import Any, TypeAlias
 
 import keras
 
-from tfplace.core.microbatches import (
-  WHOLE,
-  VariantConfig,
-  microbatches_of,
-)
+from tfplace.core.microbatches import VariantConfig, microbatches_of
+from tfplace.core.order import ARRIVAL
 from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
-from tfplace.formats import results
 from tfplace.keras import state
-from tfplace.keras.controller import Planner
 from tfplace.keras.devices import check_layers
 from tfplace.plan import local_devices
-from tfplace.plan.config import AUTO
-from tfplace.plan.device_map import DeviceMap, from_placement
+from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.plan import GIVEN, Plan
 
 PlanLike: TypeAlias = (
@@ -31,56 +25,91 @@ PlanLike: TypeAlias = (
 )
 
 
-def given_planner(
-  placement: PlanLike,
-  model: keras.Model,
-  microbatches: VariantConfig = WHOLE,
-  compile: str = AUTO,
-) -> Planner:
-  """Returns a planner that hands out a given placement.
-
-  A placement with everything on the default device leaves the model unplaced.
+def read_plan(placement: PlanLike) -> Plan:
+  """Reads a placement in any supported form, without checking its names.
 
   Args:
-    placement: placement in any form that `read_devices` accepts.
-    model: model to place.
-    microbatches: microbatches of the training step, used if the plan has none.
-    compile: whether XLA compiles units of its steps; "auto" does what the plan
-      or Keras does.
+    placement: a `Plan` or `Placement`, the path or content of a placement file,
+      or a mapping from op or layer names to device names (short names such as
+      "CPU:1" are allowed).
 
   Raises:
-    ApplyError: the plan is for other microbatches.
-    TfplaceError: `read_devices` fails.
+    FormatError: the file is not a placement file.
+    ApplyError: the placement is empty, or of no supported form.
   """
-  if isinstance(placement, Plan) and stays(placement):
-    joined = _joined(placement.microbatch_config, microbatches)
-    plan = placement
-    if joined != plan.microbatch_config:
-      plan = dataclasses.replace(plan, microbatch_config=joined)
-    return lambda kind, data: plan
-  found = read_devices(placement, model)
-  # A map of layers does not cover loss and metrics. A complete map of ops names
-  # all variables.
-  found = dataclasses.replace(
-    found,
-    microbatches=_joined(found.microbatches, microbatches),
-    is_partial=bool(found.layers)
-    or any(v.path not in found.ops for v in model.weights),
-    compile=found.compile if compile == AUTO else compile,
+  if isinstance(placement, Plan):
+    return placement
+  if isinstance(placement, Placement):
+    return Plan.of(placement)
+  if isinstance(placement, str | os.PathLike):
+    return Plan.load(placement)
+  is_mapping = isinstance(placement, Mapping) and bool(placement)
+  if not is_mapping or not all(isinstance(name, str) for name in placement):
+    raise ApplyError(
+      "a placement is a Plan, the path of a placement file, or a mapping of op"
+      f" or layer names to device names, not {placement!r:.60}"
+    )
+  if "assignments" in placement:  # The content of a placement file.
+    return Plan.from_json(placement)
+  variant = microbatches_of(placement)
+  return Plan("", GIVEN, placement, compile=AUTO, variant=variant)
+
+
+def start_of(plan: Plan) -> dict[str, str]:
+  """Returns device names by op and by unit, from which a search starts."""
+  units = {u: plan.ops[op] for op, u in plan.units.items() if op in plan.ops}
+  return {**plan.assignments, **units}
+
+
+def given_plan(
+  placement: PlanLike, model: keras.Model, config: PlanConfig
+) -> Plan:
+  """Returns the plan of a given placement, with the names of a model.
+
+  Args:
+    placement: placement in any form that `read_plan` accepts.
+    model: model to place.
+    config: request, whose variant is used if the plan has none. Its `compile`
+      "auto" does what the plan or Keras does.
+
+  Raises:
+    FormatError: the file is not a placement file.
+    ApplyError: the plan is for other microbatches or lacks the order of its
+      ops, this process lacks a device, or the model lacks a layer.
+  """
+  plan = read_plan(placement)
+  if plan.order != ARRIVAL and not plan.op_order:
+    raise ApplyError(
+      f"the placement has order {plan.order!r} without op_order, the names of"
+      " the ops in the order in which devices run them: save a plan again, or"
+      " give what plan_model returned"
+    )
+  variant = _joined(plan.variant, config.variant)
+  compiled = plan.compile if config.compile == AUTO else config.compile
+  if (variant, compiled) != (plan.variant, plan.compile):
+    plan = dataclasses.replace(plan, variant=variant, compile=compiled)
+  if stays(plan):
+    return plan
+  if not isinstance(placement, Mapping):
+    own = _of_variables(plan.assignments, model)
+    plan = dataclasses.replace(plan, ops={**plan.ops, **own})
+  if not (plan.types or plan.layers):  # Names whose kind is unknown.
+    plan = _of_names(plan, model)
+  plan = dataclasses.replace(
+    with_full_names(plan),
+    model=model.name,
+    # A map of layers does not cover loss and metrics. A complete map of ops
+    # names all variables.
+    is_partial=plan.is_of_layers
+    or any(v.path not in plan.ops for v in model.weights),
   )
-  whole = placement.placement if isinstance(placement, Plan) else placement
-  plan = Plan(
-    model.name,
-    GIVEN,
-    placement=whole if isinstance(whole, Placement) else None,
-    microbatch_config=found.microbatches,
-    device_map=found,
-  )
-  return lambda kind, data: plan
+  if model.built and not plan.ops:
+    check_layers(plan, model)
+  return plan
 
 
 def _joined(own: VariantConfig, asked: VariantConfig) -> VariantConfig:
-  """Returns the microbatches of a plan, or the requested ones if it has none.
+  """Returns the variant of a plan, or the requested one if it has none.
 
   Raises:
     ApplyError: the plan and the request differ.
@@ -107,70 +136,27 @@ def _joined(own: VariantConfig, asked: VariantConfig) -> VariantConfig:
 
 
 def stays(plan: Plan) -> bool:
-  """Returns whether everything stays on TensorFlow's default device."""
-  return plan.one_device and local_devices.default_device() in plan.devices
+  """Returns whether the model stays unplaced on TensorFlow's default device.
+
+  Units keep XLA from merging activations with their clones, so a step that
+  recomputes in units is placed even on one device.
+  """
+  if plan.units and not plan.variant.recompute.is_none:
+    return False
+  return plan.one_device and any(map(local_devices.is_default, plan.devices))
 
 
-def read_devices(placement: PlanLike, model: keras.Model) -> DeviceMap:
-  """Reads the devices of a placement in any supported form.
-
-  Args:
-    placement: a `Placement` or `Plan`, the path or content of a
-      placement file, or a mapping from op or layer names to device names
-      (short names such as "CPU:1" are allowed).
-    model: model whose layers a mapping may name.
+def with_full_names(plan: Plan) -> Plan:
+  """Returns a plan whose devices have their full names.
 
   Raises:
-    FormatError: the file is not a placement file.
-    ApplyError: this process lacks a device, the model lacks a layer, the
-      placement is empty, or its order is unknown or lacks the turns of ops.
+    ApplyError: this process lacks a device. The message names the op or layer.
   """
-  if isinstance(placement, Plan):
-    found = read_devices(placement.placement or placement.assignments, model)
-    return dataclasses.replace(found, microbatches=placement.microbatch_config)
-  if isinstance(placement, Placement):
-    found = from_placement(placement)
-    own = _of_variables(found.ops, model)
-    return dataclasses.replace(found, ops={**found.ops, **own})
-  assignments = dict(assignments_of(placement))
-  order: Sequence[str] = ()
-  if isinstance(placement, str | os.PathLike):
-    assignments |= _of_variables(assignments, model)
-    order = results.load_op_order(placement)
-  elif "assignments" in placement:
-    order = results.read_op_order(placement)
-  turns = {name: turn for turn, name in enumerate(order)}
-  return dataclasses.replace(
-    _from_mapping(assignments, model), turns=turns, compile=AUTO
-  )
-
-
-def assignments_of(placement: PlanLike) -> Mapping[str, str]:
-  """Returns the device names of a placement without checking them.
-
-  Raises:
-    FormatError: the file is not a placement file.
-    ApplyError: the placement is empty.
-  """
-  if isinstance(placement, Plan):
-    placement = placement.placement or placement.assignments
-  if isinstance(placement, Placement):
-    return placement.assignments
-  if isinstance(placement, (str, os.PathLike)):
-    placement = results.load_assignments(placement)
-  elif isinstance(placement, Mapping) and "assignments" in placement:
-    results.read_order(placement)
-    placement = placement["assignments"]  # The content of a placement file.
-  if (
-    not isinstance(placement, Mapping)
-    or not placement
-    or not all(isinstance(name, str) for name in placement)
-  ):
-    raise ApplyError(
-      "a placement is a Placement, the path of a placement file, or a mapping"
-      f" of op or layer names to device names, not {placement!r:.60}"
-    )
-  return placement
+  ops = local_devices.canonical_devices(plan.ops)
+  layers = local_devices.canonical_devices(plan.layers)
+  if (ops, layers) == (plan.ops, plan.layers):
+    return plan
+  return dataclasses.replace(plan, ops=ops, layers=layers)
 
 
 def _of_variables(ops: Mapping[str, str], model: keras.Model) -> dict[str, str]:
@@ -211,17 +197,15 @@ def _in_other_scopes(
   yield [path.removeprefix(scope) for path in paths]
 
 
-def _from_mapping(
-  placement: Mapping[str, str], model: keras.Model
-) -> DeviceMap:
-  full = local_devices.canonical_devices(placement)
+def _of_names(plan: Plan, model: keras.Model) -> Plan:
+  """Divides the names of a plan into ops and layers.
+
+  Op names have scopes. A mapping without scopes names layers.
+  """
   known = state.layer_names(model)
-  # Op names have scopes. A mapping without scopes names layers.
-  if not any("/" in name for name in full):
-    found = DeviceMap({}, {}, full)
-    if model.built:
-      check_layers(found, model)
-    return found
-  layers = {name: d for name, d in full.items() if name in known}
-  ops = {name: d for name, d in full.items() if name not in known}
-  return DeviceMap(ops, {}, layers, microbatches=microbatches_of(ops))
+  scoped = any("/" in name for name in plan.ops)
+  ops = {n: d for n, d in plan.ops.items() if scoped and n not in known}
+  layers = {n: d for n, d in plan.ops.items() if n not in ops}
+  return dataclasses.replace(
+    plan, ops=ops, layers=layers, is_of_layers=bool(layers)
+  )

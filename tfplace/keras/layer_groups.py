@@ -3,7 +3,6 @@
 import collections
 import fnmatch
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
 
 import keras
 
@@ -12,30 +11,6 @@ from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ApplyError, FormatError
 from tfplace.extraction import TracedStep
 from tfplace.keras import state
-from tfplace.plan.device_map import similar_names
-
-# A layer name, a pattern, or several of them that share one device.
-LayerGroup: TypeAlias = str | Sequence[str]
-
-
-def check_groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
-  """Returns the groups of `keep_together`, each as a tuple of names.
-
-  Raises:
-    ApplyError: an entry is not a name.
-  """
-  if isinstance(groups, str) or not isinstance(groups, Iterable):
-    groups = (groups,)
-  result = []
-  for group in groups:
-    names = group if isinstance(group, (list, tuple)) else (group,)
-    if not names or not all(isinstance(name, str) for name in names):
-      raise ApplyError(
-        "keep_together takes names of layers, patterns, and lists of them, not"
-        f" {group!r:.60}"
-      )
-    result.append(tuple(names))
-  return tuple(result)
 
 
 def grouped(
@@ -76,9 +51,10 @@ def _ops(graph: OpGraph, traced: TracedStep, name: str) -> list[int]:
     try:
       return graph_edits.matching(graph, name)
     except FormatError:
+      similar = state.similar_names(name, known)
       raise ApplyError(
         f"keep_together names {name!r}, which is no layer of model"
-        f" {traced.name!r} and like no op's name; {similar_names(name, known)}"
+        f" {traced.name!r} and like no op's name; {similar}"
       ) from None
   return [
     op

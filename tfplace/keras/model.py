@@ -11,21 +11,20 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import keras
 
-from tfplace.core.microbatches import is_auto
-from tfplace.core.recompute import NONE
-from tfplace.errors import ApplyError, ExtractionError, shown
+from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.keras import host_memory, planning, state
-from tfplace.keras.controller import Controller, controller_of
+from tfplace.keras import host_memory, state
+from tfplace.keras.controller import apply
 from tfplace.keras.given_placement import (
   PlanLike,
-  assignments_of,
-  given_planner,
+  given_plan,
+  read_plan,
+  start_of,
 )
-from tfplace.keras.planning import PlanOptions
-from tfplace.plan import Plan
+from tfplace.keras.planning import KerasPlanner, check_nothing_to_plan
+from tfplace.plan import Plan, PlanConfig
 from tfplace.plan.clusters import ClusterLike
-from tfplace.plan.config import AUTO
+from tfplace.plan.config import PlanOptions
 
 _logger = logging.getLogger("tfplace")
 
@@ -55,55 +54,9 @@ def place_model(
     cluster: a `Cluster`, a preset or the path of a cluster file. Its devices
       must belong to this process. None selects the GPUs and CPU:0, or the CPU
       devices if there are no GPUs.
-    placement: existing placement to apply without planning: a result of
-      `plan_model`, a `Placement`, a file, or a mapping from ops or layers to
-      devices.
-    **options: keyword arguments of planning, see below.
-
-  Keyword Args:
-    strategy: name of a placer; "auto" by default.
-    batch_size: batch size to plan for. None, the default, takes it from the
-      model's inputs or from the first fit.
-    budget_s: time limit of the search, 30 seconds by default. Tracing, and
-      measuring where costs are measured, come on top; the plan tells the
-      seconds of each stage.
-    gap: the search ends early once the step takes at most this share more than
-      its proven lower bound (0.02 by default), or, on small graphs, once a
-      third of the budget gained nothing. 0 uses the whole budget.
-    seed: seed of the placer's random choices; 0 by default.
-    max_memory: memory limit by device, in bytes or as text such as "10GiB".
-    keep_together: layers, patterns such as "block_1_*", or lists of these;
-      each entry gets one device.
-    verbose: 1 prints the stages of planning; "auto", the default, prints on a
-      terminal.
-    costs: "measured" runs the step for a few seconds without changing the
-      model; "estimated" or the name of a cost model does not run it. None, the
-      default, measures if `cluster` is None.
-    microbatches: number of microbatches of the training step, or the examples
-      of each, such as [10, 10, 2, 2]; "auto" chooses them together with the
-      placement. 1 by default.
-    max_in_flight: maximum number of microbatches in flight; None, the default,
-      means all.
-    allow_batch_statistics: whether BatchNormalization may use the statistics
-      of a microbatch; False by default.
-    recompute: activations that the backward pass of a training step computes
-      again instead of keeping them. "none", the default; "all" layers, in
-      segments that need the least memory; "auto", which is only where memory is
-      short, and then as few of them as fit; or a list of layer names and
-      patterns such as ["block_*"], of which each layer is a segment (a nested
-      list is one segment). Numbers stay the same, dropout included.
-    order: order in which a device runs its ready ops: "arrival", "rank" or
-      "auto", the default. For a microbatched step, "auto" selects rank if it
-      gains at least 3%, or if the step fits in memory only by rank; a whole
-      step runs in order of arrival.
-    check: whether to run a microbatched step and the whole step once on this
-      host and compare loss, metrics and updates; True by default.
-    compile: whether XLA compiles the placed steps in units of one layer, pass
-      and microbatch: "xla", "none", or "auto", the default, which does what
-      Keras does with the unplaced step on such devices (`jit_compile`). Ops
-      that XLA lacks run as they are, and so do custom training loops.
-    dask: address of a Dask scheduler whose workers search, or "local" to start
-      workers on this machine; None, the default, searches in this process.
+    placement: existing placement to apply without planning: a `Plan` or its
+      file, a `Placement`, or a mapping from ops or layers to devices.
+    **options: `PlanOptions`, such as `strategy` and `microbatches`.
 
   Returns:
     `model`.
@@ -113,32 +66,22 @@ def place_model(
     TfplaceError: an argument is invalid, the step cannot be split, or no
       placement fits in memory.
   """
-  planning.check_names("place_model", options)
   _check_model(model)
   state.check_not_eager(model)
-  if placement is None:
-    request = planning.make_request(model, cluster, options)
-    planner = planning.planner(model, request)
-  else:
-    planning.check_nothing_to_plan(options)
-    variant = planning.step_variant(model, options)
-    compile_ = options.get("compile", AUTO)
-    planner = given_planner(placement, model, variant, compile_)
-  previous = controller_of(model)
-  with state.functions_renewed(model):  # A callback of `fit` may call this.
-    if previous is not None:
-      previous.detach()
-    controller = Controller(model, planner)
-    is_fixed = options.get("batch_size") or inputs.static_batch_size(model)
-    if placement is not None:
-      controller.plan_now("train")
-    elif is_fixed and model.built and model.compiled:
-      try:
-        controller.plan_now("train")
-      except ExtractionError as error:
-        _logger.info(
-          "model %r is planned at its first fit: %s", model.name, error
-        )
+  if placement is not None:
+    check_nothing_to_plan(options)
+    apply(model, given_plan(placement, model, PlanConfig.of(options)))
+    return model
+  planner, plan = KerasPlanner(model, cluster, options), None
+  is_fixed = planner.config.batch_size or inputs.static_batch_size(model)
+  if is_fixed and model.built and model.compiled:
+    try:
+      plan = planner("train")
+    except ExtractionError as error:
+      _logger.info(
+        "model %r is planned at its first fit: %s", model.name, error
+      )
+  apply(model, plan, planner)
   return model
 
 
@@ -156,17 +99,15 @@ def plan_model(
     model: a Keras 3 model on the TensorFlow backend. The training step of a
       compiled model is planned, otherwise its inference step. The model and
       its optimizer are built if necessary.
-    cluster: see `place_model`. This process need not have the devices of the
-      cluster (for example "v100x2"); the plan can be applied on a host that
-      has them.
+    cluster: cluster as in `place_model`. This process need not have its devices
+      (for example "v100x2"); the plan can be applied on a host that has them.
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)`. Without it, the
       shapes are those of the first `fit`, `evaluate` or `predict` since
       `compile`, or those that the model defines.
     init_placement: earlier plan from which the search starts, in any form that
       `place_model` accepts as `placement`. Missing devices and ops are
       replaced by others. Not allowed where a step variant is chosen ("auto").
-    **options: keyword arguments of planning, see `place_model`. A `batch_size`
-      of None takes that of `sample`, of an earlier `fit` if it is fixed, or 32.
+    **options: `PlanOptions`, such as `strategy` and `microbatches`.
 
   Returns:
     The plan, to be applied with `place_model(model, placement=plan)`.
@@ -175,32 +116,16 @@ def plan_model(
     ApplyError: `init_placement` is given, and a step variant is chosen.
     ExtractionError: the shapes are unknown (the message has an example of how
       to give them), or the step cannot be split.
-    TfplaceError: see `place_model`.
+    TfplaceError: an argument is invalid, or no placement fits in memory.
   """
-  planning.check_names("plan_model", options)
   _check_model(model)
-  variant = planning.step_variant(model, options)
-  keeps_all = options.get("recompute", NONE) == NONE
-  if not (model.compiled or (variant.is_whole and keeps_all)):
-    name = "recompute" if variant.is_whole else "microbatches"
-    raise ExtractionError(
-      f"{name} is {shown(options.get(name))}, and model {model.name!r} is not"
-      " compiled: only a training step is split, or recomputes"
-    )
-  start = None
-  if init_placement is not None:
-    names = ("microbatches", "recompute")
-    chosen = [f"{name}='auto'" for name in names if is_auto(options.get(name))]
-    if chosen:
-      raise ApplyError(
-        "init_placement is of a step that is known: give its own values instead"
-        f" of {' and '.join(chosen)}"
-      )
-    start = assignments_of(init_placement)
-  request = planning.make_request(
+  start = (
+    None if init_placement is None else start_of(read_plan(init_placement))
+  )
+  planner = KerasPlanner(
     model, cluster, options, init_placement=start, is_what_if=True
   )
-  planner = planning.planner(model, request)
+  planner.check_splits()
   return planner("train" if model.compiled else "predict", sample)
 
 
@@ -256,7 +181,8 @@ def placed(function: Any = None, /, **options: Any) -> Any:
     ApplyError: raised on the call, if the function returns no Keras 3 model.
     TypeError: a keyword is unknown, or `function` is not callable.
   """
-  planning.check_names("placed", options, "cluster", "placement")
+  where = ("cluster", "placement")
+  PlanConfig.of({k: v for k, v in options.items() if k not in where})
   if function is None:
     return functools.partial(_decorate, options)
   if not callable(function):

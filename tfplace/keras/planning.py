@@ -6,80 +6,32 @@ fit. Planning may build the model but does not change it otherwise.
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Mapping
+from typing import Any
 
 import keras
-import numpy as np
 
-from tfplace.core.argument_checks import check_count
 from tfplace.core.cluster import with_max_memory
-from tfplace.core.microbatches import (
-  WHOLE,
-  VariantConfig,
-  check_in_flight,
-  is_auto,
-)
-from tfplace.core.recompute import NONE, recompute_config
+from tfplace.core.microbatches import WHOLE, is_auto
 from tfplace.core.units import format_us
-from tfplace.errors import ApplyError, TfplaceError
+from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.kernels import xla_compiles
 from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.nodes import split_tensor
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.keras import progress
-from tfplace.keras.controller import Planner
-from tfplace.keras.given_placement import stays
-from tfplace.keras.layer_groups import LayerGroup, check_groups
-from tfplace.keras.step_source import KerasSource, Request
+from tfplace.keras.controller import own_steps
+from tfplace.keras.steps import KerasSource, KerasSteps
 from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, SINGLE
-from tfplace.plan.device_map import from_placement
-from tfplace.plan.plan import seconds_phrase
-from tfplace.plan.sources import DEFAULT_COSTS, check_compile, check_costs
+from tfplace.plan.plan import printer
 
-_MEASURED, _ESTIMATED = "measured", "estimated"
-_OF_CONFIG = ("strategy", "budget_s", "gap", "seed", "order", "dask")
 _OF_SEARCH = {
-  "strategy",
-  "order",
-  "dask",
-  "costs",
-  "max_memory",
-  "keep_together",
+  *("strategy", "order", "dask", "costs", "max_memory", "keep_together")
 }
 _NOT_PLANNED = "is for planning, and a placement that is given is not planned"
-
-
-class PlanOptions(TypedDict, total=False):
-  """Keyword arguments of `place_model` and `plan_model`, described there."""
-
-  strategy: str
-  batch_size: int | None
-  budget_s: float
-  gap: float
-  seed: int
-  max_memory: Mapping[str, str | float] | None
-  keep_together: Iterable[LayerGroup]
-  verbose: str | int
-  costs: str | None
-  microbatches: int | Sequence[int] | str
-  max_in_flight: int | None
-  allow_batch_statistics: bool
-  recompute: str | Sequence[str | Sequence[str]]
-  order: str
-  check: bool
-  compile: str
-  dask: str | None
-
-
-def check_names(function: str, options: Iterable[str], *also: str) -> None:
-  """Raises TypeError for an option that `function` does not take."""
-  for name in options:
-    if name not in PlanOptions.__annotations__ and name not in also:
-      raise TypeError(f"{function}() has no keyword {name!r}")
 
 
 def check_nothing_to_plan(options: Mapping[str, Any]) -> None:
@@ -92,170 +44,129 @@ def check_nothing_to_plan(options: Mapping[str, Any]) -> None:
       raise ApplyError(f"{name} {_NOT_PLANNED}")
 
 
-def make_request(
-  model: keras.Model,
-  cluster: ClusterLike | None,
-  options: Mapping[str, Any],
-  *,
-  init_placement: Mapping[str, str] | None = None,
-  is_what_if: bool = False,
-) -> Request:
-  """Creates a request and checks all that does not require a graph.
+class KerasPlanner:
+  """Planner of the steps of a Keras model.
 
-  Args:
-    model: model to plan.
-    cluster: see `place_model`.
-    options: `PlanOptions`.
-    init_placement: placement from which the search starts, or None.
-    is_what_if: whether the plan is not applied. Its devices need not belong to
-      this process then.
-
-  Raises:
-    ApplyError: this process lacks a device.
-    TfplaceError: the strategy is unknown (the message lists the choices), or
-      another argument is invalid.
+  Attributes:
+    config: the request.
+    cluster: cluster to plan for, within the user's memory limits.
+    is_local: whether the devices are this process's, not described ones.
   """
-  described = find_cluster(cluster)
-  costs = options.get("costs")
-  if costs is None:
-    costs = _MEASURED if cluster is None else _ESTIMATED
-  check_costs(costs, also=(_MEASURED, _ESTIMATED))
-  if not is_what_if or costs == _MEASURED:
-    local_devices.check_cluster(described)
-  check_compile(options.get("compile", AUTO))
-  check = options.get("check", True)
-  if not isinstance(check, bool | np.bool_):
-    raise TfplaceError(f"check is {check!r:.60}; it must be True or False")
-  config = PlanConfig(
-    **{name: options[name] for name in _OF_CONFIG if name in options},
-    init_placement=init_placement,
-    microbatches=step_variant(model, options),
-    chooses_microbatches=is_auto(options.get("microbatches")),
-    chooses_recomputation=is_auto(options.get("recompute")),
-    compare=bool(check),
-  )
-  batch_size = options.get("batch_size")
-  if batch_size is not None:
-    batch_size = check_count("batch_size", batch_size, 1)
-  max_memory = options.get("max_memory") or {}
-  if not isinstance(max_memory, Mapping):
-    raise TfplaceError(
-      "max_memory is a mapping from devices to sizes, such as"
-      f" {{'GPU:0': '10GiB'}}, not {max_memory!r:.60}"
-    )
-  return Request(
-    config,
-    with_max_memory(described, max_memory),
-    batch_size,
-    check_groups(options.get("keep_together", ())),
-    DEFAULT_COSTS if costs in (_MEASURED, _ESTIMATED) else costs,
-    is_measured=costs == _MEASURED,
-    is_limited=bool(max_memory),
-    is_local=not (is_what_if and isinstance(cluster, str)),
-    is_what_if=is_what_if,
-    compile=options.get("compile", AUTO),
-    verbose=progress.check_verbose(options.get("verbose", "auto")),
-  )
 
+  def __init__(
+    self,
+    model: keras.Model,
+    cluster: ClusterLike | None,
+    options: Mapping[str, Any],
+    *,
+    init_placement: Mapping[str, str] | None = None,
+    is_what_if: bool = False,
+  ) -> None:
+    """Checks all that does not require a graph.
 
-def step_variant(
-  model: keras.Model, options: Mapping[str, Any]
-) -> VariantConfig:
-  """Returns the requested step variant; "auto" starts as the whole step.
+    Args:
+      model: model to plan.
+      cluster: see `place_model`.
+      options: `PlanOptions`.
+      init_placement: placement from which the search starts, or None.
+      is_what_if: whether the plan is not applied. Its devices need not belong
+        to this process then.
 
-  Raises:
-    ExtractionError: the step is known to be impossible to split.
-  """
-  microbatches = options.get("microbatches", 1)
-  max_in_flight = options.get("max_in_flight")
-  config = VariantConfig.of(
-    1 if is_auto(microbatches) else microbatches,
-    max_in_flight,
-    options.get("allow_batch_statistics", False),
-    recompute_config(options.get("recompute", NONE), may_choose=True),
-  )
-  if max_in_flight is not None and not is_auto(microbatches):
-    check_in_flight(config)
-  if model.compiled and not config.is_whole:
-    microbatched_step.check_microbatches(model, config)
-  return config
+    Raises:
+      ApplyError: this process lacks a device.
+      ExtractionError: the step is known to be impossible to split.
+      TfplaceError: an option is invalid.
+    """
+    config = PlanConfig.of(options, init_placement=init_placement)
+    if config.measures_costs is None:
+      config = dataclasses.replace(config, measures_costs=cluster is None)
+    described = find_cluster(cluster)
+    if not is_what_if or config.measures_costs:
+      local_devices.check_cluster(described)
+    if model.compiled and not config.variant.is_whole:
+      microbatched_step.check_microbatches(model, config.variant)
+    self.config = config
+    self.cluster = with_max_memory(described, config.max_memory)
+    self.is_local = not (is_what_if and isinstance(cluster, str))
+    self._model = model
+    self._verbose = progress.check_verbose(options.get("verbose", "auto"))
 
+  def check_splits(self) -> None:
+    """Checks that only the step of a compiled model is to be split.
 
-def planner(model: keras.Model, request: Request) -> Planner:
-  """Returns a planner that carries out the request when it is called."""
+    Raises:
+      ExtractionError: the model is not compiled.
+    """
+    config, name = self.config, "microbatches"
+    if config.variant.is_whole:
+      name = "recompute"
+      if config.variant.recompute.is_none and not config.chooses_recomputation:
+        return
+    if not self._model.compiled:
+      raise ExtractionError(
+        f"{name} is given, and model {self._model.name!r} is not compiled: only"
+        " a training step is split, or recomputes"
+      )
 
-  def plan_step(kind: str, data: Any) -> Plan:
-    plan = _plan(model, request, kind, data)
+  def __call__(self, kind: str, data: Any = None) -> Plan:
+    """Plans a step of one of `state.KINDS` on a batch, if there is one."""
+    with own_steps(self._model):
+      plan = self._plan(kind, data)
     level = logging.INFO
     if plan.one_device or _is_slower(plan):
       level = logging.WARNING
-    text = f"model {model.name!r}: {plan.message}"
-    progress.print_or_log(text, request.verbose, level)
-    return plan if request.is_what_if else to_apply(plan)
-
-  return plan_step
-
-
-def to_apply(plan: Plan) -> Plan:
-  """Returns a plan with the device map that a placed model follows."""
-  if plan.placement is None:
+    text = f"model {self._model.name!r}: {plan.message}"
+    progress.print_or_log(text, self._verbose, level)
     return plan
-  # Units keep XLA from merging activations with their clones.
-  recomputes = not plan.microbatch_config.recompute.is_none
-  if stays(plan) and not (recomputes and plan.placement.problem.graph.members):
-    return plan
-  devices = from_placement(plan.placement)
-  return dataclasses.replace(plan, device_map=devices)
 
-
-def _plan(model: keras.Model, request: Request, kind: str, data: Any) -> Plan:
-  """Plans one step unless there is only one device."""
-  config = request.config
-  if kind != "train":
-    config = dataclasses.replace(
-      config,
-      microbatches=WHOLE,
-      chooses_microbatches=False,
-      chooses_recomputation=False,
+  def _plan(self, kind: str, data: Any) -> Plan:
+    """Plans one step unless there is only one device."""
+    model, config, cluster = self._model, self.config, self.cluster
+    if kind != "train":
+      config = dataclasses.replace(
+        config,
+        variant=WHOLE,
+        chooses_microbatches=False,
+        chooses_recomputation=False,
+      )
+    names = [device.name for device in cluster.devices]
+    is_free = (
+      config.max_memory
+      or config.chooses_variant
+      or not config.variant.recompute.is_none
     )
-  names = [device.name for device in request.cluster.devices]
-  is_free = (
-    request.is_limited
-    or config.chooses_variant
-    or not config.microbatches.recompute.is_none
-  )
-  if names == [local_devices.default_device()] and not is_free:
-    return Plan(
-      model.name,
-      SINGLE,
-      training=kind == "train",
-      one_device=True,
-      microbatch_config=config.microbatches,
-    )
-  show = Stages(progress.stage_display(model.name, request.verbose))
-  if request.is_measured and local_devices.lacks_links(request.cluster):
-    with show("measuring", " the links between its devices") as on_stage:
-      cluster = local_devices.with_measured_links(request.cluster, on_stage)
-    request = dataclasses.replace(request, cluster=cluster)
-  source = KerasSource(model, request, kind, data)
-  plan = make_plan(source, config, show)
-  unplaced_us = None if request.is_limited else source.unplaced_us(show)
-  if unplaced_us is not None:
-    plan = _against_unplaced(plan, unplaced_us, config)
-  text = f"model {model.name!r}: {seconds_phrase(show.seconds)}"
-  progress.print_or_log(text, request.verbose, logging.INFO)
-  notes = [*plan.notes]
-  notes += filter(None, [_left_out(plan)])
-  if request.is_local and not plan.one_device:
-    notes += filter(None, [local_devices.shared_note(plan.devices)])
-  is_open = data is None and request.batch_size is None
-  is_open = is_open and inputs.static_batch_size(model) is None
-  if is_open and plan.step and plan.step.batch_size == DEFAULT_BATCH_SIZE:
-    notes.append(
-      f"The batch has Keras' default of {DEFAULT_BATCH_SIZE} examples: give"
-      " batch_size for another."
-    )
-  return dataclasses.replace(plan, notes=tuple(notes))
+    if names == [local_devices.default_device()] and not is_free:
+      return Plan(
+        model.name,
+        SINGLE,
+        variant=config.variant,
+        training=kind == "train",
+        one_device=True,
+      )
+    show = Stages(progress.stage_display(model.name, self._verbose))
+    if config.measures_costs and local_devices.lacks_links(cluster):
+      with show("measuring", " the links between its devices") as on_stage:
+        cluster = local_devices.with_measured_links(cluster, on_stage)
+    source = KerasSource(model, kind, data, config.batch_size)
+    steps = KerasSteps(source, cluster, config, self.is_local)
+    plan = make_plan(steps, config, show)
+    unplaced_us = None if config.max_memory else steps.unplaced_us(show)
+    if unplaced_us is not None:
+      plan = _against_unplaced(plan, unplaced_us, config)
+    seconds = printer().seconds_phrase(show.seconds)
+    text = f"model {model.name!r}: {seconds}"
+    progress.print_or_log(text, self._verbose, logging.INFO)
+    notes = [*plan.notes, _left_out(plan)]
+    if self.is_local and not plan.one_device:
+      notes.append(local_devices.shared_note(plan.devices))
+    is_open = data is None and config.batch_size is None
+    is_open = is_open and inputs.static_batch_size(model) is None
+    if is_open and plan.batch_size == DEFAULT_BATCH_SIZE:
+      notes.append(
+        f"The batch has Keras' default of {DEFAULT_BATCH_SIZE} examples: give"
+        " batch_size for another."
+      )
+    return dataclasses.replace(plan, notes=tuple(filter(None, notes)))
 
 
 def _against_unplaced(
@@ -265,26 +176,25 @@ def _against_unplaced(
 
   A step that the user divides, or lets recompute, stays placed.
   """
-  report, found = plan.report, plan.evaluation
-  if report is None or found is None or report.reference is None:
+  outcome, found = plan.outcome, plan.evaluation
+  if outcome is None or found is None or outcome.reference is None:
     return plan
   note = (
     f"The placed step takes {format_us(found.step_time_us)}, the unplaced one"
     f" with XLA {format_us(unplaced_us)}"
   )
-  asked = config.microbatches
+  asked = config.variant
   is_free = asked.is_whole and asked.recompute.is_none
   is_faster = found.step_time_us < unplaced_us
   if is_faster or config.strategy != AUTO or not is_free:
     return dataclasses.replace(plan, notes=(f"{note}.", *plan.notes))
-  single = report.reference
-  return dataclasses.replace(
-    plan,
+  single = outcome.reference
+  return plan.with_placement(
+    single.placement,
     strategy=single.strategy,
     one_device=True,
-    microbatch_config=WHOLE,
-    placement=single.placement,
-    evaluation=report.evaluation_of(single),
+    variant=WHOLE,
+    evaluation=outcome.evaluation_of(single),
     notes=(f"{note}, so the model stays unplaced.", *plan.notes),
   )
 

@@ -12,7 +12,7 @@ import numpy as np
 from tfplace.core.argument_checks import whole_number
 from tfplace.core.progress import Progress, encodable, silent
 from tfplace.errors import TfplaceError, shown
-from tfplace.plan.config import ShowStage
+from tfplace.plan.stages import ShowStage
 
 _logger = logging.getLogger("tfplace")
 LOGGED = -1  # Level of "auto" where nobody watches.

@@ -5,6 +5,7 @@ requires. Moving a variable preserves its value.
 """
 
 import contextlib
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from tfplace.errors import ApplyError
 from tfplace.extraction import keras_inputs as inputs
 
 KINDS = ("train", "test", "predict")  # of steps, and of their functions
+_LISTED = 12  # Number of layers in a message.
 
 
 def optimizers(model: keras.Model) -> list[Any]:
@@ -117,6 +119,15 @@ def slots(model: keras.Model) -> Iterator[tuple[keras.Variable, Any]]:
 def layer_names(model: keras.Model) -> set[str]:
   """Returns the names of the model and of all layers, nested ones included."""
   return {layer.name for layer in model._flatten_layers()}
+
+
+def similar_names(name: str, layers: Iterable[str]) -> str:
+  """Lists the layers most similar to an unknown name, for a message."""
+  known = sorted(layers)
+  near = difflib.get_close_matches(name, known, n=3)
+  meant = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+  others = f" and {len(known) - _LISTED} others" if known[_LISTED:] else ""
+  return f"{meant}its layers are {', '.join(known[:_LISTED])}{others}"
 
 
 def layer_devices(

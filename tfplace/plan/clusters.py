@@ -16,7 +16,7 @@ from tfplace.formats import cluster as cluster_format
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
-  from tfplace.plan.config import Stages
+  from tfplace.plan.stages import Stages
 
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
 

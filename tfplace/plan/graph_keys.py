@@ -1,11 +1,9 @@
-"""Hashes of everything that determines an op graph.
+"""Hashes of everything that determines an op graph that a command extracts.
 
 A hash covers the model (name and sizes of a zoo model, or every byte of its
-files), batch size, training or inference, microbatches, the hardware of each
-device kind, the cost model, this package's sources, TensorFlow and Keras with
-the settings that change layers, and the GPUs of this host, for which some
-layers have other ops. Settings are read from modules that are already imported;
-nothing is imported for them.
+files), the request, the hardware of each device kind, this package's sources,
+TensorFlow and Keras with their settings outside this process, and whether this
+host has GPUs, for which some layers have other ops.
 """
 
 import dataclasses
@@ -15,7 +13,6 @@ import json
 import os
 import pathlib
 import platform
-import sys
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
@@ -25,23 +22,16 @@ from tfplace.core.given_batch import GivenBatch
 from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.cost import registry
 
-_TENSORFLOWS = (  # Names of TensorFlow distributions.
-  *("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos"),
-  *("tf-nightly", "tf-nightly-cpu"),
-)
-_GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL.
-_GPU_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # Folders and modules of this package that determine a graph.
 _CODE = (
   *("models", "core", "formats", "extraction", "cost", "__init__.py"),
-  *("plan/local_step.py", "plan/model_source.py", "plan/sources.py"),
+  *("plan/local_step.py", "plan/source.py", "plan/steps.py"),
   *("measure/calibrate", "measure/session"),
 )
-
-
-class _UnknownError(Exception):
-  """Something determines the graph that no digest can cover."""
+_DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "keras")
+_GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL.
+_GPU_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def content_key(
@@ -54,26 +44,28 @@ def content_key(
   sizes: Mapping[str, int] | None = None,
   costs: str = registry.DEFAULT,
   compile_units: bool = False,
-  microbatches: VariantConfig = WHOLE,
+  variant: VariantConfig = WHOLE,
   sample: GivenBatch | None = None,
 ) -> str | None:
   """Returns the hexadecimal digest of a graph, or None if it is unknown.
 
-  The arguments are those of `sources.load_or_extract` and its source.
+  The arguments are those of a `ModelSource` and of the costs of its step.
   """
+  hardware = ([d.kind, d.extra.get("hardware")] for d in cluster.devices)
   try:
     return _digest(
       kind=kind,
-      source=source if kind == "model" else _content(kind, source),
+      source=source if kind == "model" else _files(source),
       batch_size=batch_size,
       training=training,
       sizes=dict(sizes or {}),
-      costs=[costs, _tensor_float_32(), compile_units],
-      microbatches=dataclasses.astuple(microbatches),
-      hardware=_hardware(cluster),
-      sample=None if sample is None else _sample(sample),
+      costs=[costs, compile_units],
+      variant=dataclasses.astuple(variant),
+      hardware=list({json.dumps(p, sort_keys=True): 0 for p in hardware}),
+      sample=sample
+      and [dict(sample.input_shapes), sample.path and _files(sample.path)],
     )
-  except (OSError, TypeError, ValueError, _UnknownError):
+  except (OSError, TypeError, ValueError):
     return None
 
 
@@ -87,33 +79,47 @@ def measured_key(step: bytes, devices: Mapping[str, Any]) -> str | None:
   try:
     content = hashlib.sha256(step).hexdigest()
     return _digest(measured=content, devices=dict(devices))
-  except (OSError, TypeError, ValueError, _UnknownError):
+  except (OSError, TypeError, ValueError):
     return None
 
 
+def keras_settings() -> dict[str, Any]:
+  """Reads Keras' file of settings from where Keras looks for it."""
+  home = os.path.expanduser("~")
+  if not os.access(home, os.W_OK):
+    home = "/tmp"
+  folder = os.environ.get("KERAS_HOME", os.path.join(home, ".keras"))
+  path = pathlib.Path(os.path.expanduser(os.path.join(folder, "keras.json")))
+  try:
+    content = json.loads(path.read_text())
+  except (OSError, ValueError):
+    return {}
+  return content if isinstance(content, dict) else {}
+
+
 def _digest(**parts: Any) -> str:
-  software = [*_software(), _gpus(), _keras_settings()]
-  text = json.dumps({**parts, "software": software}, sort_keys=True)
+  gpus = [path for path in _GPU_FILES if os.path.exists(path)]
+  chosen = [os.environ.get(name) for name in _GPU_CHOICES]
+  host = [_software(), gpus, chosen, keras_settings()]
+  text = json.dumps({**parts, "host": host}, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
 @functools.cache
 def _software() -> list[Any]:
-  """Returns digests and versions of what this process runs.
+  """Returns digests of the sources, and versions of what this process runs.
 
   Raises:
     OSError: the package is inside a zip file.
   """
-  versions = {name: _version(name) for name in (*_TENSORFLOWS, "keras")}
-  if not any(versions[name] for name in _TENSORFLOWS):
-    raise _UnknownError
-  files = {}
-  for name in _CODE:
-    top = _PACKAGE / name
-    for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-      if path.suffix in (".py", ".json"):
-        files[path.relative_to(_PACKAGE).as_posix()] = _file_digest(path)
-  return [versions, files, platform.system(), platform.machine()]
+  files = {
+    path.relative_to(_PACKAGE).as_posix(): _file_digest(path)
+    for part in _CODE
+    for path in _below(_PACKAGE / part)
+    if path.suffix in (".py", ".json")
+  }
+  versions = [_version(name) for name in _DISTRIBUTIONS]
+  return [files, versions, platform.system(), platform.machine()]
 
 
 def _version(name: str) -> str | None:
@@ -123,95 +129,30 @@ def _version(name: str) -> str | None:
     return None
 
 
-def _gpus() -> list[Any]:
-  """Fingerprint of the GPUs of this host, found without TensorFlow."""
-  found = [path for path in _GPU_FILES if os.path.exists(path)]
-  tensorflow = sys.modules.get("tensorflow")
-  if found and tensorflow is not None:
-    config = tensorflow.config
-    if config.get_visible_devices("GPU") != config.list_physical_devices("GPU"):
-      raise _UnknownError  # A call in this process chose the GPUs.
-  return [found, [os.environ.get(name) for name in _GPU_CHOICES]]
-
-
-def _keras_settings() -> list[Any]:
-  """Returns the settings that layers depend on, from Keras or its file."""
-  keras = sys.modules.get("keras")
-  if keras is not None:
-    config = keras.config
-    return [
-      config.floatx(),
-      config.epsilon(),
-      config.image_data_format(),
-      config.dtype_policy().name,
-    ]
-  given = keras_file()
-  floatx = given.get("floatx", "float32")
-  epsilon = given.get("epsilon", 1e-7)
-  data_format = given.get("image_data_format", "channels_last")
-  return [floatx, epsilon, data_format, floatx]
-
-
-def keras_file() -> dict[str, Any]:
-  """Reads Keras' file of settings from where Keras looks for it."""
-  home = os.path.expanduser("~")
-  if not os.access(home, os.W_OK):
-    home = "/tmp"
-  folder = os.environ.get("KERAS_HOME", os.path.join(home, ".keras"))
-  path = pathlib.Path(os.path.expanduser(os.path.join(folder, "keras.json")))
-  if not path.exists():
-    return {}
-  try:
-    content = json.loads(path.read_text())
-  except ValueError:
-    return {}
-  return content if isinstance(content, dict) else {}
-
-
-def _tensor_float_32() -> bool:
-  """Returns whether TensorFlow multiplies float32 in TF32, its default."""
-  config = getattr(sys.modules.get("tensorflow"), "config", None)
-  if config is None:
-    return True
-  return config.experimental.tensor_float_32_execution_enabled()
-
-
-def _hardware(cluster: Cluster) -> list[Any]:
-  """Returns the distinct kinds and descriptions of devices, in order."""
-  pairs = ([d.kind, d.extra.get("hardware")] for d in cluster.devices)
-  return list({json.dumps(p, sort_keys=True): p for p in pairs}.values())
-
-
-def _sample(sample: GivenBatch) -> list[Any]:
-  content = _file_digest(sample.path) if sample.path else ""
-  return [dict(sample.input_shapes), content]
-
-
-def _content(kind: str, source: str) -> list[Any]:
-  """Returns the base name of a source and the digests of all its files.
+def _files(source: str) -> list[Any]:
+  """Returns the base name of a file or folder, and the digests of all files.
 
   Raises:
-    OSError: a file or directory cannot be read.
+    OSError: something cannot be read, or is no regular file.
   """
-  keras = sys.modules.get("keras")
-  if kind == "keras_model" and keras is not None:
-    names = keras.saving.get_custom_objects()
-    if any(not name.startswith("tfplace>") for name in names):
-      raise _UnknownError  # A Keras file may load user-defined classes.
   top = pathlib.Path(source)
-  files = {}
-  for path in top.rglob("*") if top.is_dir() else [top]:
-    if path.is_dir() and not path.is_symlink():
-      os.listdir(path)  # The walk would leave out what cannot be read.
-    elif path.is_dir():
-      raise _UnknownError  # TensorFlow follows links, and the walk does not.
-    else:
-      files[path.relative_to(top).as_posix()] = _file_digest(path)
-  return [os.path.basename(os.path.normpath(source)), files]
+  digests = {
+    path.relative_to(top).as_posix(): _file_digest(path) for path in _below(top)
+  }
+  return [os.path.basename(os.path.normpath(source)), digests]
 
 
-def _file_digest(path: str | os.PathLike[str]) -> str:
-  if not os.path.isfile(path):  # Reading a pipe would never end.
-    raise _UnknownError
+def _below(top: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files in a folder, or the path itself if it is none."""
+  if not top.is_dir():
+    return [top]
+  # TensorFlow follows links to folders, and this walk does not.
+  found = sorted(top.rglob("*"))
+  return [path for path in found if path.is_symlink() or not path.is_dir()]
+
+
+def _file_digest(path: pathlib.Path) -> str:
+  if not path.is_file():  # Reading a pipe would never end.
+    raise OSError(f"{path} is no file")
   with open(path, "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()

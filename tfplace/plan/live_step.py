@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tfplace import formats
+from tfplace import cost, formats
 from tfplace.core.budget import Budget
 from tfplace.core.evaluation import Evaluation
 from tfplace.core.placement import Placement
@@ -19,8 +19,8 @@ from tfplace.core.progress import Progress, silent
 from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.placers import registry
-from tfplace.plan import clusters, model_source, sources
-from tfplace.plan.config import Stages
+from tfplace.plan import clusters, source
+from tfplace.plan.stages import Stages
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -146,8 +146,8 @@ def measured_problems(
     problems, evaluators = [], {}
     for model in models:
       with show("profiling", f" {model}") as on_stage:
-        traced = model_source.open_source(model).trace()
-        problem = Problem(sources.op_graph(traced, described), described)
+        traced = source.open_source(model).trace()
+        problem = Problem(cost.op_graph(traced, described), described)
         live = LiveStep(devices, traced, options)
         problem = _kept(problem, live, pathlib.Path(folder), on_stage)
       problems.append(problem)

@@ -49,9 +49,9 @@ def canonical_device(name: str, what: str) -> str:
   return full
 
 
-def full_names(assignments: Mapping[str, str]) -> dict[str, str]:
-  """Expands device names of this or another process to full names."""
-  return {op: _full_name(name) or name for op, name in assignments.items()}
+def is_default(name: str) -> bool:
+  """Returns whether a name is that of TensorFlow's default device."""
+  return _full_name(name) == default_device()
 
 
 def _full_name(name: Any) -> str | None:
@@ -93,11 +93,11 @@ def shared_note(names: Iterable[str]) -> str:
   """Describes logical devices that share a physical device; "" for none.
 
   Args:
-    names: full names of devices of this process.
+    names: names of devices of this process.
   """
   owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
   owners |= {gpu.device.name: gpu.physical for gpu in _gpus()}
-  used = [owners[name] for name in names if name in owners]
+  used = [owners[n] for n in map(_full_name, names) if n in owners]
   if len(set(used)) == len(used):
     return ""
   what = "cores" if used.count("machine") > 1 else "GPU"

@@ -11,7 +11,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tfplace.core.evaluation import Evaluation, Result
@@ -19,9 +19,9 @@ from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
 from tfplace.core.progress import Progress
 from tfplace.errors import MeasurementError
-from tfplace.plan.config import PlanConfig, Stages
-from tfplace.plan.search import PlanReport, search
-from tfplace.plan.variants import StepVariant
+from tfplace.plan.config import PlanConfig
+from tfplace.plan.search import Outcome, search
+from tfplace.plan.stages import Stages
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -46,28 +46,12 @@ _REPEAT_SHARE = 0.25  # Share of the measuring time reserved for them.
 _GAIN = 0.02
 
 
-def search_variant(
-  variant: StepVariant, config: PlanConfig, show: Stages
-) -> PlanReport:
-  """Places a step variant, with measurement if the settings require it.
-
-  Raises:
-    MeasurementError: no device is open, or no placement could be run.
-    TfplaceError: the placer fails.
-  """
-  if not config.measure:
-    return search(variant.problem, config, show)
-  if variant.live is None:
-    raise MeasurementError("the step is on no devices that run")
-  return search_measured(variant.problem, config, variant.live, show=show)
-
-
 def search_measured(
   problem: Problem,
   config: PlanConfig,
   live: "LiveStep",
   show: Stages | None = None,
-) -> PlanReport:
+) -> Outcome:
   """Places a problem on running devices.
 
   Args:
@@ -88,42 +72,50 @@ def search_measured(
     MeasurementError: no placement could be run.
   """
   stage = Stages() if show is None else show
-  searches = config.searches
-  runs, reason = Runs(live), ""
-  for number in range(_MAX_ROUNDS if searches else 1):
-    is_last = not searches or number == _MAX_ROUNDS - 1
-    budget_s = config.budget_s if is_last else config.budget_s / 2
-    plan = search(
-      problem, dataclasses.replace(config, budget_s=budget_s), stage
-    )
-    new = runs.new(plan, _CANDIDATES)
+  runs, searched = Runs(live), list[Outcome]()
+  for settings in _rounds(config):
+    start = settings
+    if searched:  # Continue from the fastest placement, with fitted costs.
+      fastest = runs.placements[runs.fastest()]
+      start = dataclasses.replace(
+        settings,
+        order=searched[-1].best.order,
+        init_placement=Placement(problem, fastest.devices),
+      )
+    outcome = search(problem, start, stage)
+    searched.append(outcome)
+    new = runs.new(outcome, _CANDIDATES)
     with stage("measuring", f" {len(new)} placements") as on_stage:
-      runs.add(plan.problem, new, on_stage)
-    problem = live.refitted(plan.problem, runs.placements, runs.measured)
-    agree = runs.error(plan.results[0]) <= _TOLERANCE
+      runs.add(outcome.problem, new, on_stage)
+    problem = live.refitted(outcome.problem, runs.placements, runs.measured)
+    agree = runs.error(outcome.results[0]) <= _TOLERANCE
     if not new or agree or runs.left_s <= 0:
       break
-    fastest = runs.results[runs.fastest()].placement
-    reason = reason or plan.order_reason
-    config = dataclasses.replace(
-      config,
-      order=plan.best.order,
-      budget_s=config.budget_s - budget_s or config.budget_s,
-      init_placement=Placement(problem, fastest.devices) if searches else None,
-    )
-  if searches:
+  if config.searches:
     with stage("measuring", " the fastest again") as on_stage:
       runs.repeat(problem, on_stage)
   results = runs.predicted(problem)
-  best = results[runs.chosen() if searches else 0]
-  return PlanReport(
+  reasons = (outcome.order_reason for outcome in searched)
+  return Outcome(
     problem,
     results,
-    best,
-    plan.failures,
+    results[runs.chosen() if config.searches else 0],
+    searched[-1].failures,
     runs.measured,
-    order_reason=reason or plan.order_reason,
+    order_reason=next(filter(None, reasons), ""),
   )
+
+
+def _rounds(config: PlanConfig) -> Iterator[PlanConfig]:
+  """Yields the settings of each search, which takes half of the time left.
+
+  The last one takes all of it. A strategy that does not search has one round.
+  """
+  left_s, count = config.budget_s, _MAX_ROUNDS if config.searches else 1
+  for number in range(count):
+    budget_s = left_s if number == count - 1 else left_s / 2
+    yield dataclasses.replace(config, budget_s=budget_s)
+    left_s = left_s - budget_s or left_s
 
 
 class Runs:
@@ -147,7 +139,7 @@ class Runs:
     """Measured placements, in order."""
     return [result.placement for result in self.results]
 
-  def new(self, plan: PlanReport, count: int) -> list[Result]:
+  def new(self, plan: Outcome, count: int) -> list[Result]:
     """Returns the best predicted placements that have not run yet.
 
     The strategy's own comes first. The first round also runs one device and

@@ -1,214 +1,194 @@
 """Plan of a model: what users print, edit, save and apply."""
 
-import collections
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from importlib import metadata
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tfplace.core.argument_checks import check_count
+from tfplace.core.argument_checks import Text, check_count
 from tfplace.core.evaluation import Evaluation
-from tfplace.core.microbatches import WHOLE, VariantConfig
-from tfplace.core.order import ARRIVAL, RANK, order_to_json
+from tfplace.core.microbatches import (
+  SCOPE,
+  WHOLE,
+  VariantConfig,
+  microbatches_of,
+)
+from tfplace.core.op_graph import XLA
+from tfplace.core.order import ARRIVAL, order_to_json
 from tfplace.core.placement import Placement
-from tfplace.core.units import format_us
-from tfplace.cost.uncertainty import interval_in_words
+from tfplace.core.recompute import NONE
 from tfplace.errors import ApplyError
-from tfplace.formats import json_file
-from tfplace.formats.results import PLACEMENT
-from tfplace.placers.idle_devices import at_work
-from tfplace.plan.search import PlanReport, against_single, is_same
-from tfplace.report.rows import listed
+from tfplace.formats import codec, json_file, results
+from tfplace.plan.config import AUTO, check_compile
+from tfplace.plan.search import Outcome
 
 if TYPE_CHECKING:
-  from tfplace.extraction.traced import TracedStep
-  from tfplace.plan.device_map import DeviceMap
-  from tfplace.report import summary
+  from tfplace.report.summary import DeviceRow
   from tfplace.report.timeline import Timeline
   from tfplace.simulate import Schedule
 
 GIVEN = "given"  # Strategy of a placement that the user gave.
-_LEAST_PERCENT = 0.1  # Smaller headroom is reported as none.
+_PACKAGES = ("tfplace", "tensorflow", "keras")
+_FILE = ("model", "ops", "order", "op_order")  # Beside "plan" in a file.
+_IN_PROCESS = ("placement", "outcome", "step")  # Not in a file.
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
   """Plan of a model: the device of every op, and the reasons.
 
-  `assignments` and `layers` are plain data. They can be printed, edited in a
-  copy, saved as JSON and passed to `place_model(model, placement=...)`, which
-  then skips planning. The whole plan can be passed, too.
+  A plan is plain data. It can be printed, saved as JSON, loaded and passed to
+  `place_model(model, placement=...)`. So can an edited copy of `assignments` or
+  `layers`.
 
   Attributes:
     model: name of the model.
     strategy: the placer that proposed the placement, or "given".
+    ops: device name by op of the traced step.
+    layers: device name by layer. Of planned ops, this is the device where the
+      layer spends most of its time, which is incomplete if a layer is divided
+      among devices.
+    is_of_layers: whether `layers` place the ops that `ops` does not name.
+    types: op type by op name. An op of the same name and another type is not
+      the planned one. Empty if the types are unknown.
+    units: unit by op name, as planned; without it, units follow from names.
+    order: order in which a device runs its ready ops.
+    op_order: names of the ops in that order; empty for order "arrival".
+    variant: microbatches and recomputation of the training step.
+    compile: "xla" compiles units, "none" does not, and "auto" does where Keras
+      would compile the unplaced step.
     training: whether the training step was planned rather than inference.
-    one_device: whether the model stays unplaced on one device, because nothing
-      better was found or requested.
-    placement: the planned or given `Placement`, or None.
-    evaluation: simulated step of `placement`. Its `ratio_to_bound` is an upper
-      bound of the speedup of any other placement.
+    batch_size: examples per step, or 0 if unknown.
+    one_device: whether nothing better than one device was found or requested.
+    is_partial: whether parts of the model have no device.
+    evaluation: evaluated step. Its `ratio_to_bound` is an upper bound of the
+      speedup of any other placement.
     single_device: fastest step on one device, whole or in microbatches. It is
       of a CPU only where no other device holds the step.
-    microbatch_config: microbatches of the training step.
     costs: "measured" if a step ran on this process's devices, "estimated", or
       "" if nothing was planned.
     notes: sentences about the costs, the choices and their reasons.
     seconds: duration in seconds by stage of planning.
-    device_map: devices that the placed model follows. None for a plan that was
-      not applied, and for a model that stays on one device.
-    report: all results of planning, or None if nothing was planned.
-    step: planned step without weights, used by `measure`.
+    versions: version by package that made the plan.
+    placement: placement of the op graph, or None for a plan from a file.
+    outcome: all results of planning, or None for a plan that was given.
+    step: planned step without weights, used by `measure`, or None.
   """
 
-  model: str
+  model: Text
   strategy: str
+  ops: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  layers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  is_of_layers: bool = False
+  types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  units: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  order: str = ARRIVAL
+  op_order: tuple[str, ...] = ()
+  variant: VariantConfig = WHOLE
+  compile: str = NONE
   training: bool = True
+  batch_size: int = 0
   one_device: bool = False
-  placement: Placement | None = None
+  is_partial: bool = False
   evaluation: Evaluation | None = None
   single_device: Evaluation | None = None
-  microbatch_config: VariantConfig = WHOLE
-  costs: str = ""
+  costs: Text = ""
   notes: tuple[str, ...] = ()
   seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-  device_map: "DeviceMap | None" = None
-  report: PlanReport | None = dataclasses.field(
+  versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  placement: Placement | None = dataclasses.field(
     default=None, repr=False, compare=False
   )
-  step: "TracedStep | None" = dataclasses.field(
+  outcome: Outcome | None = dataclasses.field(
     default=None, repr=False, compare=False
   )
+  step: Any = dataclasses.field(default=None, repr=False, compare=False)
 
-  @functools.cached_property
+  @property
   def assignments(self) -> Mapping[str, str]:
-    """Full device name by op name, or by layer name for a plan of layers."""
-    from tfplace.plan import local_devices  # This import loads TensorFlow.
+    """Device name by op name, or by layer name for a plan of layers."""
+    return {**self.ops, **self.layer_devices}
 
-    if self.device_map is not None:
-      return {**self.device_map.ops, **self.device_map.layers}
-    if self.placement is None:
-      return {}
-    return local_devices.full_names(self.placement.traced_assignments)
-
-  @functools.cached_property
-  def layers(self) -> Mapping[str, str]:
-    """Device by layer name, where the layer spends most of its time.
-
-    This summary is incomplete if a layer is divided among devices.
-    """
-    from tfplace.plan import local_devices
-
-    if self.report is None:
-      return {} if self.device_map is None else self.device_map.layers
-    if self.placement is None or self.step is None:
-      return {}
-    found = _devices_of_layers(self.placement, self.step.layers)
-    return local_devices.full_names(found)
+  @property
+  def layer_devices(self) -> Mapping[str, str]:
+    """Device name by layer for a plan of layers; empty for one of ops."""
+    return self.layers if self.is_of_layers else {}
 
   @functools.cached_property
   def devices(self) -> tuple[str, ...]:
-    """Sorted full names of the devices in use."""
-    from tfplace.plan import local_devices
+    """Sorted names of the devices in use."""
+    used = set(self.assignments.values())
+    if self.is_partial or not used:
+      from tfplace.plan import local_devices  # This import loads TensorFlow.
 
-    if self.report is not None and self.placement is not None:
-      cluster = self.placement.problem.cluster
-      used = np.unique(self.placement.devices)
-      names = {cluster.devices[i].name: cluster.devices[i].name for i in used}
-      return tuple(sorted(local_devices.full_names(names).values()))
-    default = local_devices.default_device()
-    if self.device_map is None:
-      return (default,)
-    rest = {default} if self.device_map.is_partial else set()
-    return tuple(sorted({*self.device_map.devices, *rest}))
+      used.add(local_devices.default_device())
+    return tuple(sorted(used))
+
+  @functools.cached_property
+  def turns(self) -> Mapping[str, int]:
+    """Turn by op name, for ops with a fixed order; ops of a unit share one."""
+    first: dict[str, int] = {}
+    return {
+      op: first.setdefault(self.units.get(op, op), turn)
+      for turn, op in enumerate(self.op_order)
+    }
+
+  def device_of_op(self, name: str, op_type: str) -> str | None:
+    """Returns the device of an op, or None.
+
+    Ops of a whole step, such as evaluation, follow microbatch 0.
+    """
+    for known in self._names(name):
+      if known in self.ops and self._is_of_type(known, op_type):
+        return self.ops[known]
+    return None
+
+  def unit_of_op(self, name: str) -> str | None:
+    """Returns the unit of an op, or None."""
+    units = (self.units.get(known) for known in self._names(name))
+    return next(filter(None, units), None)
+
+  def turn_of_op(self, name: str, op_type: str) -> int | None:
+    """Returns the turn of an op, or None if it has none."""
+    return self.turns.get(name) if self._is_of_type(name, op_type) else None
+
+  def _names(self, name: str) -> list[str]:
+    whole = self.variant.is_whole
+    return [name] if whole else [name, f"{SCOPE}0/{name}"]
+
+  def _is_of_type(self, name: str, op_type: str) -> bool:
+    return self.types.get(name, op_type) == op_type
 
   @property
   def message(self) -> str:
     """Headline: step time, devices, speedup and remaining headroom."""
-    if self.evaluation is not None:
-      return self._headline(self.evaluation)
-    if self.device_map is None:
-      return f"stays on {_listed(self.devices)}, the only device"
-    text = f"placed on {_listed(self.device_map.devices)} as given"
-    if self.device_map.is_partial:
-      from tfplace.plan import local_devices
-
-      rest = _short(local_devices.default_device())
-      text += f"; other ops are on {rest} or with their inputs"
-    return text
+    return str(printer().headline(self))
 
   @functools.cached_property
-  def device_rows(self) -> "tuple[summary.DeviceRow, ...]":
-    """Work of each device; empty for a placement given by names."""
-    if self._schedule is None:
+  def device_rows(self) -> "tuple[DeviceRow, ...]":
+    """Work of each device; empty if the placement is not known here."""
+    if self.schedule is None:
       return ()
-    from tfplace.report import summary
-
-    return summary.device_rows(self._schedule)
+    return tuple(printer().device_rows(self.schedule))
 
   @functools.cached_property
-  def _schedule(self) -> "Schedule | None":
-    """Simulated step, or None for a placement given by names."""
+  def schedule(self) -> "Schedule | None":
+    """Simulated step, or None if the placement is not known here."""
     if self.placement is None:
       return None
     from tfplace.simulate import Simulator
 
     return Simulator(self.placement.problem).schedule(self.placement)
 
-  @property
-  def microbatches(self) -> int:
-    """Number of microbatches of the training step; 1 for the whole step."""
-    return self.microbatch_config.count
-
-  @property
-  def max_in_flight(self) -> int | None:
-    """Maximum number of microbatches in flight; None means all."""
-    return self.microbatch_config.max_in_flight
-
-  @property
-  def order(self) -> str:
-    """Order in which a device runs its ready ops."""
-    if self.placement is not None:
-      return self.placement.problem.order
-    turns = self.device_map is not None and self.device_map.turns
-    return RANK if turns else ARRIVAL
-
-  @property
-  def _title(self) -> str:
-    return f"{self.message[0].upper()}{self.message[1:]}"
-
   def __str__(self) -> str:
     """Returns the headline, a table of the devices, and the notes."""
-    lines = [self._title]
-    if self.device_rows:
-      from tfplace.report import summary
-
-      lines += ["", summary.table_text(self.device_rows), ""]
-    else:
-      width = max(map(len, self.layers), default=0)
-      lines += [
-        f"  {name:{width}}  {_short(device)}"
-        for name, device in self.layers.items()
-      ]
-    return "\n".join([*lines, *(f"- {note}" for note in self._all_notes)])
-
-  @property
-  def _all_notes(self) -> list[str]:
-    seconds = [seconds_phrase(self.seconds)] if self.seconds else []
-    return [*self.notes, *seconds]
+    return str(printer().text(self))
 
   def _repr_html_(self) -> str:
-    from tfplace.report import summary
-
-    return summary.plan_html(
-      self._title,
-      self.device_rows,
-      {} if self.device_rows else self.layers,
-      self._all_notes,
-    )
+    return str(printer().html(self))
 
   def plot(self, path: str | os.PathLike[str] | None = None) -> "Timeline":
     """Draws devices, transfers and memory of the simulated step over time.
@@ -220,19 +200,15 @@ class Plan:
       The Matplotlib figure, which notebooks show.
 
     Raises:
-      ApplyError: nothing was planned, such as for a placement given by names.
+      ApplyError: nothing was planned in this process.
       FormatError: the suffix is not supported, or the file cannot be written.
     """
-    from tfplace.report import timeline
-
-    if self._schedule is None:
+    if self.schedule is None:
       raise ApplyError(
         f"model {self.model!r} was not planned with costs, so there is no step"
         " to draw: plot what plan_model returned"
       )
-    if path is None:
-      return timeline.draw_timeline(self._schedule)
-    return timeline.save_timeline(self._schedule, path)
+    return printer().plot(self.schedule, path)
 
   def measure(self, steps: int = 20) -> Evaluation:
     """Runs and times the placed step without changing the model.
@@ -261,92 +237,87 @@ class Plan:
     return local_step.measure(self.step, self.placement, steps)
 
   def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes the assignments as a `tfplace.placement.v1` file.
-
-    By rank, the file also has the order of the ops, so that it can be applied.
+    """Writes a `tfplace.placement.v1` file that `load` reads.
 
     Raises:
       FormatError: the file cannot be written.
     """
+    plain = dataclasses.replace(self, placement=None, outcome=None, step=None)
+    content = codec.to_json(plain, sparse=True)
+    order = {"op_order": list(self.op_order)} if self.op_order else {}
+    json_file.write_json(
+      path,
+      {
+        "format": results.PLACEMENT,
+        "graph": self.model,
+        **order_to_json(self.order),
+        **order,
+        "assignments": dict(self.assignments),
+        "plan": {k: v for k, v in content.items() if k not in _FILE},
+      },
+    )
+
+  @classmethod
+  def load(cls, path: str | os.PathLike[str]) -> "Plan":
+    """Reads a plan, or the placement of another `tfplace.placement.v1` file.
+
+    Raises:
+      FormatError: the file is invalid; names the file, element and value.
+    """
+    data = json_file.read_json(path, results.PLACEMENT)
+    with json_file.errors_naming(path):
+      return cls.from_json(data)
+
+  @classmethod
+  def from_json(cls, data: Mapping[str, Any]) -> "Plan":
+    """Converts a parsed file; a FormatError names the element and value."""
+    ops = results.read_assignments(data)
+    unplanned = {"strategy": GIVEN, "compile": AUTO}
+    known = json_file.as_object(data.get("plan", unplanned), "plan")
+    fields = {
+      **{k: v for k, v in known.items() if k not in (*_IN_PROCESS, *_FILE)},
+      "model": data.get("graph", ""),
+    }
+    plan = codec.from_json(cls, fields, "plan")
+    check_compile(plan.compile)
+    by_layer = plan.layer_devices
+    return dataclasses.replace(
+      plan,
+      ops={name: ops[name] for name in ops if name not in by_layer},
+      order=results.read_order(data),
+      op_order=tuple(results.read_op_order(data)),
+      variant=microbatches_of(ops) if known is unplanned else plan.variant,
+    )
+
+  @classmethod
+  def of(cls, placement: Placement) -> "Plan":
+    """Returns the plan of a given placement."""
+    graph = placement.problem.graph
+    plan = cls(graph.name, GIVEN, variant=microbatches_of(graph.traced_names))
+    return plan.with_placement(placement)
+
+  def with_placement(self, placement: Placement, **changes: Any) -> "Plan":
+    """Returns the plan with another placement, and with further changes."""
     from tfplace.simulate import control_edges  # Compiles.
 
-    name, op_order = self.model, {}
-    if self.placement is not None:
-      name = self.placement.problem.graph.name
-      op_order = control_edges.op_order_to_json(self.placement)
-    elif self.order == RANK and self.device_map is not None:
-      turns = self.device_map.turns
-      op_order = {"op_order": sorted(turns, key=turns.__getitem__)}
-    data = {
-      "format": PLACEMENT,
-      "graph": name,
-      **order_to_json(self.order),
-      **op_order,
-      "assignments": dict(self.assignments),
-    }
-    json_file.write_json(path, data)
-
-  def _headline(self, evaluation: Evaluation) -> str:
-    single = self.single_device
-    kind = "training step" if self.training else "inference step"
-    examples = 0 if self.step is None else self.step.batch_size
-    if examples:
-      kind += f" of {examples:,} example{'s' * (examples != 1)}"
-    if self.microbatches > 1:
-      kind += f" in {self.microbatch_config.words}"
-    step = (
-      f"{format_us(evaluation.step_time_us)}{interval_in_words(evaluation)}"
+    graph = placement.problem.graph
+    is_free = placement.problem.order == ARRIVAL
+    layers = {} if self.step is None else self.step.layers
+    return dataclasses.replace(
+      self,
+      ops=placement.traced_assignments,
+      layers=_main_devices(placement, layers),
+      types=dict(zip(graph.names, graph.types, strict=True)),
+      units={op: unit for unit, ops in graph.members.items() for op in ops},
+      order=placement.problem.order,
+      op_order=() if is_free else tuple(control_edges.turns(placement)),
+      compile=XLA if graph.members else NONE,
+      placement=placement,
+      **changes,
     )
-    text = f"{step} per {kind}"
-    left = _headroom(evaluation)
-    if self.one_device and single is not None and is_same(evaluation, single):
-      where = self._where()
-      return f"{text} on {where}: no placement found is faster{left}"
-    than = "" if self.one_device else ", and no single device has the memory"
-    if single is not None:
-      one = self._single_name(single)
-      than = f", {against_single(evaluation, single, one)}"
-    return f"{text} on {self._where()}{than}{left}"
-
-  def _single_name(self, single: Evaluation) -> str:
-    """Names the one device if it is a CPU beside accelerators."""
-    if self.placement is None or not single.busy_us:
-      return "one device"
-    cluster = self.placement.problem.cluster
-    name = max(single.busy_us, key=lambda device: single.busy_us[device])
-    is_cpu = (
-      name in cluster.index and cluster.devices[cluster.index[name]].is_cpu
-    )
-    if not is_cpu or all(device.is_cpu for device in cluster.devices):
-      return "one device"
-    return f"{_short(name)} alone"
-
-  def _where(self) -> str:
-    """Names the devices that work, or counts those of a kind."""
-    if self.placement is None:
-      return _listed(self.devices)
-    cluster = self.placement.problem.cluster
-    used = at_work(self.placement)
-    if not len(used):
-      used = np.unique(self.placement.devices)
-    working: dict[tuple[str, str], list[str]] = {}
-    there = collections.Counter[tuple[str, str]]()
-    for i, device in enumerate(cluster.devices):
-      key = (device.base_kind, cluster.kind_labels[i])
-      there[key] += 1
-      if i in used:
-        working.setdefault(key, []).append(_short(device.name))
-    named = []
-    for (kind, label), names in working.items():
-      count = f"{len(names)}"
-      if len(names) < there[kind, label]:
-        count += f" of {there[kind, label]}"
-      what = f"{count} {label}{' ' * bool(label)}{kind}s"
-      named.append(what if len(names) > 1 else names[0])
-    return listed(named) or "no device"
 
 
-def _devices_of_layers(
+def _main_devices(
   placement: Placement, layers: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
   """Returns the main device of each layer, in order of their first ops."""
@@ -366,29 +337,19 @@ def _devices_of_layers(
   }
 
 
-def _short(device: str) -> str:
-  return device.rpartition("/device:")[2]
+def versions() -> dict[str, str]:
+  """Returns the installed version of each package that makes a plan."""
+  found = {}
+  for name in _PACKAGES:
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      continue
+  return found
 
 
-def _listed(devices: Iterable[str]) -> str:
-  return ", ".join(map(_short, devices))
+def printer() -> ModuleType:
+  """Returns the module that describes plans, which itself imports plans."""
+  from tfplace.report import plans
 
-
-def _headroom(evaluation: Evaluation) -> str:
-  """Describes the remaining headroom by the proven bound; "" for no bound."""
-  ratio = evaluation.ratio_to_bound
-  if ratio is None:
-    return ""
-  percent = 100 * (ratio - 1)
-  if percent < _LEAST_PERCENT:
-    return "; none can be faster at these costs"
-  if percent < 100:
-    return f"; at most {percent:.2g}% more is possible"
-  return f"; the proven limit is {ratio:.2g} times as fast"
-
-
-def seconds_phrase(seconds: Mapping[str, float]) -> str:
-  """Lists the seconds of all stages of at least 0.1 s in one sentence."""
-  whole = sum(seconds.values())
-  parts = [f"{k} {v:.1f} s" for k, v in seconds.items() if v >= 0.1]
-  return f"Planned in {whole:.1f} s ({', '.join(parts) or 'at once'})."
+  return plans

@@ -3,81 +3,51 @@
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
-from tfplace.core.microbatches import (
-  WHOLE,
-  VariantConfig,
-  microbatches_of,
-)
+from tfplace.core.microbatches import WHOLE, VariantConfig, microbatches_of
 from tfplace.core.placement import Placement
 from tfplace.core.units import format_bytes
 from tfplace.cost.uncertainty import comparison_in_words
-from tfplace.errors import ExtractionError
+from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.placers.beside_gpus import cpu_note
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.placers.idle_devices import idle_reason
-from tfplace.plan.config import AUTO, PlanConfig, Stages
-from tfplace.plan.microbatches import (
-  choose_placement,
-  microbatch_hint,
-  with_alternatives,
+from tfplace.plan.config import AUTO, PlanConfig
+from tfplace.plan.plan import Plan, printer, versions
+from tfplace.plan.proposals import num_working_devices
+from tfplace.plan.search import (
+  Outcome,
+  is_beaten,
+  is_on_cpus,
+  on_one_device,
 )
-from tfplace.plan.plan import Plan
-from tfplace.plan.search import PlanReport, is_beaten
-from tfplace.plan.variants import OpenVariant, StepVariant
-from tfplace.report import summary
-from tfplace.simulate import Simulator
+from tfplace.plan.stages import Stages
+from tfplace.plan.steps import Steps
+from tfplace.plan.variant_search import choose_variant
+from tfplace.plan.variants import in_words
 
-
-class Source(Protocol):
-  """Model or file whose step is planned."""
-
-  @property
-  def training(self) -> bool:
-    """Returns whether the step is a training step."""
-
-  @property
-  def suggests_microbatches(self) -> bool:
-    """Returns whether microbatches are possible and may gain speed."""
-
-  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
-    """Extracts a step variant with the costs of its ops.
-
-    Raises:
-      TfplaceError: the step cannot be extracted in these microbatches.
-    """
-
-  def compare(
-    self, variant: StepVariant, microbatches: VariantConfig, show: Stages
-  ) -> str:
-    """Compares a microbatched step numerically with the whole step.
-
-    By default, nothing is compared.
-
-    Returns:
-      What was not compared, and why, or "".
-
-    Raises:
-      ExtractionError: the steps differ.
-    """
-    return ""
+# Largest step, in ops, of which further variants are extracted for comparison
+# only, because larger steps take long; our choice.
+_MOST_COMPARED_OPS = 4_000
+# Speedup over one device from which microbatches are not suggested if all
+# devices work. Models of consecutive layers reach 1.3 to 1.6 on four.
+_ENOUGH_GAIN = 1.6
 
 
 def make_plan(
-  source: Source, config: PlanConfig, show: Stages | None = None
+  steps: Steps, config: PlanConfig, show: Stages | None = None
 ) -> Plan:
-  """Plans the step of a source.
+  """Plans the step of a model.
 
   Args:
-    source: source of the step.
+    steps: step variants of the model.
     config: settings.
     show: reports and times the stages.
 
   Returns:
-    The plan, with its report.
+    The plan, with the outcome of its search.
 
   Raises:
     InfeasibleError: no placement fits in memory.
@@ -93,59 +63,128 @@ def make_plan(
         opened = opened_workers(config.dask, config.strategy)
         workers = stack.enter_context(opened)
       return make_plan(
-        source, dataclasses.replace(config, workers=workers), stage
+        steps, dataclasses.replace(config, workers=workers), stage
       )
-
-  def open_variant(microbatches: VariantConfig) -> StepVariant:
-    return source.open(microbatches, stage)
-
   # Phase 1: choose the step variant and the placement.
-  unchecked, hint = "", ""
-  report, variant = choose_placement(open_variant, config, stage)
-  microbatches = _variant_of(report, config)
+  unchecked, chosen = "", config
+  outcome = choose_variant(steps, config, stage)
   # Phase 2: check that microbatches do not change the result.
-  if config.compare and not microbatches.is_whole:
+  variant = _variant_of(outcome, config)
+  if config.check and not variant.is_whole and outcome.step is not None:
     try:
-      unchecked = source.compare(variant, microbatches, stage)
+      unchecked = steps.compare(outcome.step, variant, stage)
     except ExtractionError as error:
       if not config.chooses_microbatches:
         raise
       unchecked = f"the step is left whole: {error}"
-      microbatches, report, variant = _placed_whole(open_variant, config, stage)
-  # Phase 3: find what to compare with, and suggest microbatches if none were
-  # requested.
-  report = with_alternatives(
-    open_variant, report, config, stage, source.suggests_microbatches
-  )
-  is_open = microbatches == WHOLE and not config.chooses_microbatches
-  if is_open and source.suggests_microbatches:
-    hint = microbatch_hint(open_variant, report, config, stage)
-  plan = _plan(source, variant, report, config)
-  notes = (*_notes(plan, report), hint, unchecked)
+      chosen = dataclasses.replace(
+        config,
+        variant=dataclasses.replace(
+          config.variant, count=1, max_in_flight=None, sizes=None
+        ),
+        chooses_microbatches=False,
+      )
+      outcome = choose_variant(steps, chosen, stage)
+  # Phase 3: find what to compare with.
+  outcome = _with_alternatives(steps, outcome, config, stage)
+  plan = _plan(steps, outcome, chosen)
+  notes = (*_notes(plan, outcome), _hint(steps, outcome, config), unchecked)
   return dataclasses.replace(
     plan,
-    microbatch_config=microbatches,
     notes=tuple(_sentence(note) for note in notes if note),
     seconds=stage.seconds,
   )
 
 
-def _notes(plan: Plan, report: PlanReport) -> Iterator[str]:
+def _with_alternatives(
+  steps: Steps, outcome: Outcome, config: PlanConfig, show: Stages
+) -> Outcome:
+  """Adds variants on one device that may be the fairer reference.
+
+  These are the whole step if microbatches were requested, and otherwise the
+  first number of microbatches that one device holds, if it does not hold the
+  whole step. Large steps take long to extract; they and measured ones are left
+  out.
+  """
+  reference, problem = outcome.reference, outcome.problem
+  is_measured = problem.graph.extra.get("costs") == "measured"
+  if is_measured or problem.graph.num_ops > _MOST_COMPARED_OPS:
+    return outcome
+  counts: list[int] = []
+  if not config.variant.is_whole and not config.chooses_variant:
+    counts = [1]
+  elif steps.suggests_microbatches and (
+    reference is None or is_on_cpus(reference)
+  ):
+    held = float(problem.graph.persistent_bytes.sum())
+    devices = problem.cluster.devices
+    cpus_count = all(device.is_cpu for device in devices)
+    if any(
+      d.memory_bytes > held for d in devices if cpus_count or not d.is_cpu
+    ):
+      tried = [] if outcome.choice is None else outcome.choice.trials
+      known = {t.variant.count for t in tried if t.variant.max_in_flight == 1}
+      counts = [count for count in (2, 4, 8, 16) if count not in known]
+  for count in counts:
+    variant = dataclasses.replace(
+      config.variant,
+      count=count,
+      max_in_flight=1 if count > 1 else None,
+      sizes=None,
+    )
+    what = f" of one device with the step {in_words(variant)}"
+    try:
+      with show("estimate", what):
+        other = steps.open(variant, show).problem
+        result = on_one_device(other, config.seed)
+    except TfplaceError:
+      break
+    if result is not None and not is_on_cpus(result):
+      return dataclasses.replace(outcome, alternatives=(result,))
+  return outcome
+
+
+def _hint(steps: Steps, outcome: Outcome, config: PlanConfig) -> str:
+  """Suggests microbatches if several devices gain little or some are idle."""
+  variant = _variant_of(outcome, config)
+  is_open = variant == WHOLE and not config.chooses_microbatches
+  is_open = is_open and steps.suggests_microbatches
+  if not is_open or config.strategy != AUTO:
+    return ""
+  single, best = outcome.reference, outcome.best
+  gains = single is None or (
+    single.evaluation.step_time_us
+    >= _ENOUGH_GAIN * best.evaluation.step_time_us
+  )
+  if num_working_devices(outcome.problem) == 1 or (
+    gains and not idle_reason(best.placement)
+  ):
+    return ""
+  text = f"planning with microbatches={AUTO!r} may keep more devices busy"
+  if any(name.endswith("moving_mean") for name in outcome.problem.graph.names):
+    text += (
+      ", with allow_batch_statistics=True, by which each microbatch of"
+      " BatchNormalization uses its own statistics, and losses change slightly"
+    )
+  return text
+
+
+def _notes(plan: Plan, outcome: Outcome) -> Iterator[str]:
   """Yields what to know about a plan, most important first."""
-  if plan.placement is None:
-    return
   yield (
     f"{plan.costs} op times, searched by {plan.strategy}"
-    if report.measured is None
+    if outcome.measured is None
     else f"steps were measured on the devices, searched by {plan.strategy}"
   )
-  yield summary.held_back(Simulator(report.problem).schedule(plan.placement))
+  if plan.placement is None or plan.schedule is None:
+    return
+  yield printer().held_back(plan.schedule)
   yield "" if plan.evaluation is None else comparison_in_words(plan.evaluation)
-  yield "" if report.choice is None else report.choice.reason
+  yield "" if outcome.choice is None else outcome.choice.reason
   yield _variables_on_host(plan.placement)
-  yield cpu_note(report.best)
+  yield cpu_note(outcome.best)
   yield idle_reason(plan.placement)
-  yield report.order_reason
+  yield outcome.order_reason
 
 
 def _variables_on_host(placement: Placement) -> str:
@@ -165,61 +204,48 @@ def _sentence(text: str) -> str:
   return f"{text[0].upper()}{text[1:]}."
 
 
-def _variant_of(report: PlanReport, config: PlanConfig) -> VariantConfig:
+def _variant_of(outcome: Outcome, config: PlanConfig) -> VariantConfig:
   """Returns the placed step variant, with the ops that it recomputes."""
-  variant = config.microbatches
-  if report.choice is not None:
-    variant = report.choice.microbatches
-  found = microbatches_of(report.problem.graph.traced_names)
+  choice = outcome.choice
+  variant = config.variant if choice is None else choice.variant
+  named = microbatches_of(outcome.problem.graph.traced_names)
   return dataclasses.replace(
-    variant, recompute=found.recompute, devices=found.devices
+    variant, recompute=named.recompute, devices=named.devices
   )
 
 
-def _placed_whole(
-  open_variant: OpenVariant, config: PlanConfig, show: Stages
-) -> tuple[VariantConfig, PlanReport, StepVariant]:
-  """Places the step without microbatches."""
-  whole = dataclasses.replace(
-    config.microbatches, count=1, max_in_flight=None, sizes=None
-  )
-  left = dataclasses.replace(
-    config, microbatches=whole, chooses_microbatches=False
-  )
-  report, variant = choose_placement(open_variant, left, show)
-  return _variant_of(report, left), report, variant
-
-
-def _plan(
-  source: Source, variant: StepVariant, report: PlanReport, config: PlanConfig
-) -> Plan:
+def _plan(steps: Steps, outcome: Outcome, config: PlanConfig) -> Plan:
   """Describes the selected placement.
 
   Strategy "auto" selects one device if nothing is faster. The placement of a
   strategy given by name is always selected.
   """
-  result, single = report.best, report.single_device
-  alone = None if single is None else report.evaluation_of(single)
+  result, single = outcome.best, outcome.single_device
+  alone = None if single is None else outcome.evaluation_of(single)
   is_auto = config.strategy == AUTO
-  beaten = is_auto and is_beaten(report.evaluation_of(result), alone)
+  beaten = is_auto and is_beaten(outcome.evaluation_of(result), alone)
   one_device = beaten or len(set(result.placement.devices.tolist())) == 1
-  is_chosen = report.choice and not report.choice.is_first
+  is_chosen = outcome.choice is not None and not outcome.choice.is_first
   if one_device and single is not None and is_auto and not is_chosen:
     result = single
-  graph, traced = report.problem.graph, variant.traced
-  reference = report.reference
-  measured = graph.extra.get("costs") == "measured"
-  return Plan(
-    model=graph.name if traced is None else traced.name,
-    strategy=result.strategy,
-    training=source.training,
+  graph, reference = outcome.problem.graph, outcome.reference
+  is_measured = graph.extra.get("costs") == "measured"
+  traced = None if outcome.step is None else outcome.step.traced
+  plan = Plan(
+    graph.name if traced is None else traced.name,
+    result.strategy,
+    variant=_variant_of(outcome, config),
+    training=steps.training,
+    batch_size=0 if traced is None else traced.batch_size,
     one_device=one_device,
-    placement=result.placement,
-    evaluation=report.evaluation_of(result),
+    evaluation=outcome.evaluation_of(result),
     single_device=None
     if reference is None
-    else report.evaluation_of(reference),
-    costs="measured" if measured else "estimated",
-    report=report,
+    else outcome.evaluation_of(reference),
+    costs="measured" if is_measured else "estimated",
+    versions=versions(),
+    # The step may hold a copy of the weights.
+    outcome=dataclasses.replace(outcome, step=None),
     step=None if traced is None else traced.without_values(),
   )
+  return plan.with_placement(result.placement)

@@ -19,29 +19,18 @@ from tfplace.core.problem import Problem
 from tfplace.core.units import format_us
 from tfplace.cost.measured_costs import step_noise
 from tfplace.errors import ApplyError
-from tfplace.plan.config import AUTO, PlanConfig, Stages
+from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.plan import Plan
-from tfplace.plan.planner import Source, make_plan
+from tfplace.plan.planner import make_plan
+from tfplace.plan.stages import Stages
+from tfplace.plan.steps import Steps
 from tfplace.plan.variants import StepVariant
 from tfplace.simulate import Simulator
 
-
-@dataclasses.dataclass(frozen=True)
-class ReplanConfig:
-  """Settings of replanning.
-
-  Attributes:
-    budget_s: time limit of proof and search, in seconds. Training waits.
-    seed: seed of the placer's random choices.
-    gain: least relative gain, predicted and measured, of a change. Our choice,
-      above the differences between medians of the same step.
-    noises: the same in standard errors of the compared medians; our choice.
-  """
-
-  budget_s: float = 5.0
-  seed: int = 0
-  gain: float = 0.03
-  noises: float = 3.0
+# Least relative gain of a change, predicted and measured, above the differences
+# between medians of one step; and the same in standard errors of the compared
+# medians. Our choice.
+_GAIN, _NOISES = 0.03, 3.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,20 +56,19 @@ class LiveRun:
     return self.placement.devices.tobytes()
 
 
-def is_faster(new: LiveRun, old: LiveRun, config: ReplanConfig) -> bool:
+def is_faster(new: LiveRun, old: LiveRun) -> bool:
   """Returns whether steps are faster by more than gain and noise."""
-  return new.median_us < old.median_us * (1 - _margin(new, old, config))
+  return new.median_us < old.median_us * (1 - _margin(new, old))
 
 
-def is_same(new: LiveRun, old: LiveRun, config: ReplanConfig) -> bool:
+def is_same(new: LiveRun, old: LiveRun) -> bool:
   """Returns whether step times differ by no more than gain and noise."""
-  ratio = new.median_us / old.median_us
-  return abs(ratio - 1) <= _margin(new, old, config)
+  return abs(new.median_us / old.median_us - 1) <= _margin(new, old)
 
 
-def _margin(new: LiveRun, old: LiveRun, config: ReplanConfig) -> float:
+def _margin(new: LiveRun, old: LiveRun) -> float:
   noise = math.hypot(step_noise(new.step_us), step_noise(old.step_us))
-  return max(config.gain, config.noises * noise)
+  return max(_GAIN, _NOISES * noise)
 
 
 def check_replannable(plan: Plan) -> None:
@@ -90,7 +78,7 @@ def check_replannable(plan: Plan) -> None:
     ApplyError: its costs are unknown, or there is only one device.
   """
   why = ""
-  if plan.placement is None and plan.device_map is None:
+  if not plan.assignments:
     why = "there is only one device"
   elif plan.placement is None:
     why = (
@@ -107,7 +95,9 @@ def replan(
   plan: Plan,
   problem: Problem,
   runs: Sequence[LiveRun],
-  config: ReplanConfig,
+  *,
+  budget_s: float,
+  seed: int,
 ) -> Plan | None:
   """Plans a step again with costs refitted to steps that ran.
 
@@ -115,7 +105,8 @@ def replan(
     plan: plan in force, which `check_replannable` accepts.
     problem: problem with the costs before any refit.
     runs: placements of the step that ran in training, at least that of `plan`.
-    config: settings.
+    budget_s: time limit of proof and search, in seconds. Training waits.
+    seed: seed of the placer's random choices.
 
   Returns:
     A plan of the same step variant and order that is predicted to be faster, on
@@ -127,15 +118,14 @@ def replan(
   assert plan.placement is not None  # `check_replannable`
   fitted = _refitted(problem, runs)
   start = Placement(fitted, plan.placement.devices)
-  source = _RefittedStep(plan, fitted)
   found = make_plan(
-    source,
+    _RefittedStep(StepVariant(fitted, plan.step)),
     PlanConfig(
       strategy=AUTO,
-      budget_s=config.budget_s,
-      seed=config.seed,
+      budget_s=budget_s,
+      seed=seed,
       order=plan.order,
-      microbatches=plan.microbatch_config,
+      variant=plan.variant,
       init_placement=start,
     ),
   )
@@ -147,7 +137,7 @@ def replan(
   (now,) = Simulator(found.placement.problem).evaluate(
     [Placement(found.placement.problem, start.devices)]
   )
-  least_us = now.step_time_us * (1 - config.gain)
+  least_us = now.step_time_us * (1 - _GAIN)
   if found.evaluation.step_time_us > least_us:
     return None
   count = f"{len(runs)} placement{'s' * (len(runs) > 1)}"
@@ -180,15 +170,15 @@ def _measured(predicted: Evaluation, run: LiveRun) -> Evaluation:
   )
 
 
-class _RefittedStep(Source):
-  """Source of the step of a plan, with other costs."""
+class _RefittedStep(Steps):
+  """The step of a plan, with other costs."""
 
   training = True
   suggests_microbatches = False
 
-  def __init__(self, plan: Plan, problem: Problem) -> None:
-    self._variant = StepVariant(problem, plan.step)
+  def __init__(self, step: StepVariant) -> None:
+    self._step = step
 
-  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
-    """Returns the step; `microbatches` are those of the plan."""
-    return self._variant
+  def open(self, variant: VariantConfig, show: Stages) -> StepVariant:
+    """Returns the step; `variant` is that of the plan."""
+    return self._step

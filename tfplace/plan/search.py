@@ -1,7 +1,6 @@
 """Search of a placement for one problem, with baselines."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,22 +10,21 @@ from tfplace import bounds, placers
 from tfplace.core.evaluation import Evaluation, Result
 from tfplace.core.placement import Placement
 from tfplace.core.problem import Problem
-from tfplace.core.units import format_us
 from tfplace.cost.uncertainty import with_intervals
 from tfplace.errors import TfplaceError
 from tfplace.placers.dask_workers import place_on_workers
 from tfplace.placers.idle_devices import without_idle_devices
-from tfplace.plan.config import SINGLE, PlanConfig, Stages
-from tfplace.plan.variants import VariantChoice, order_reason
+from tfplace.plan.config import SINGLE, PlanConfig
+from tfplace.plan.stages import Stages
+from tfplace.plan.variants import StepVariant, VariantChoice, order_reason
 from tfplace.simulate import Simulator
 
-_SAME = 1.005  # Step times with a smaller ratio are reported as equal.
 _BASELINE_BUDGET_S = 5.0  # No baseline searches.
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanReport:
-  """Report of planning: the best placement and what it is compared with.
+class Outcome:
+  """Outcome of a search: the best placement and what it is compared with.
 
   Attributes:
     problem: the given problem with the proven lower bound and the order of the
@@ -40,16 +38,18 @@ class PlanReport:
     order_reason: reason for the order, as part of a sentence; "" if the order
       was not chosen.
     alternatives: further step variants on one device, see `reference`.
+    step: extracted step, or None where a problem was given.
   """
 
   problem: Problem
   results: Sequence[Result]
   best: Result
-  failures: Mapping[str, TfplaceError]
+  failures: Mapping[str, TfplaceError] = dataclasses.field(default_factory=dict)
   measured: Sequence[Evaluation] | None = None
   choice: VariantChoice | None = None
   order_reason: str = ""
   alternatives: Sequence[Result] = ()
+  step: StepVariant | None = None
 
   @property
   def single_device(self) -> Result | None:
@@ -124,34 +124,9 @@ def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
   return single is not None and found.step_time_us >= single.step_time_us
 
 
-def is_same(found: Evaluation, single: Evaluation) -> bool:
-  """Returns whether two step times are reported as equal."""
-  times = sorted((found.step_time_us, single.step_time_us))
-  return times[1] < _SAME * times[0] or times[0] == times[1]
-
-
-def against_single(
-  found: Evaluation, single: Evaluation, one: str = "one device"
-) -> str:
-  """Compares the step with that of one device, such as "2.3x one device".
-
-  Args:
-    one: name of that device.
-  """
-  alone_us = single.step_time_us
-  ratio = found.step_time_us / alone_us if alone_us else 1.0
-  if not is_beaten(found, single):
-    return f"{1 / ratio if ratio else math.inf:.3g}x {one}"
-  alone = f"{one} ({format_us(alone_us)})"
-  if ratio < _SAME:
-    return f"no faster than {alone}"
-  digits = f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
-  return f"{digits} times as long as on {alone}"
-
-
 def search(
   problem: Problem, config: PlanConfig, show: Stages | None = None
-) -> PlanReport:
+) -> Outcome:
   """Places a problem and compares the placement with the baselines.
 
   Args:
@@ -186,7 +161,7 @@ def search(
     baselines, failures = _baselines(problem, best, config)
   results = with_intervals([best, *best.tried, *baselines])
   reason = order_reason(best.order, best.other_order_us)
-  return PlanReport(problem, results, results[0], failures, order_reason=reason)
+  return Outcome(problem, results, results[0], failures, order_reason=reason)
 
 
 def find_placement(

@@ -21,7 +21,7 @@ from tfplace.core.order import AUTO, LEAST_GAIN, RANK
 from tfplace.core.recompute import RecomputeConfig, recompute_of
 from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.plan.config import PlanConfig, Stages
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.proposals import (
   MOST,
   counts_to_try,
@@ -37,16 +37,9 @@ from tfplace.plan.search import (
   on_one_device,
   single_of,
 )
-from tfplace.plan.variants import (
-  OpenVariant,
-  VariantChoice,
-  VariantTrial,
-  in_words,
-)
-
-# Largest whole step, in ops, of which a variant is extracted only to tell its
-# gain, because larger steps take long.
-MOST_HINT_OPS = 4_000
+from tfplace.plan.stages import Stages
+from tfplace.plan.steps import Steps
+from tfplace.plan.variants import VariantChoice, VariantTrial, in_words
 
 # The values below are our choice.
 _RUNGS = 3  # Largest number of rungs before the final search.
@@ -67,19 +60,17 @@ _TRIMS, _TRIM_SHARE = 4, 0.05
 
 
 class SuccessiveHalving:
-  """Choice of a step variant by successive halving.
+  """Search for the best variant of a step.
 
   Attributes:
     trials: trials in order of their beginning; the first is the requested step.
   """
 
-  def __init__(
-    self, open_variant: OpenVariant, config: PlanConfig, show: Stages
-  ) -> None:
-    """Takes the arguments of `plan.microbatches.choose_variant`."""
+  def __init__(self, steps: Steps, config: PlanConfig, show: Stages) -> None:
+    """Takes the arguments of `choose_variant`."""
     self.trials: list[VariantTrial] = []
-    self._open = open_variant
-    self._base = config.microbatches
+    self._steps = steps
+    self._asked = config.variant
     self._config = config
     self._show = show
     self._left_s = config.budget_s
@@ -87,8 +78,6 @@ class SuccessiveHalving:
     self._share = _RUNG_SHARE
     self._single: Result | None = None
     self._refused = ""
-    self._allowed: VariantTrial | None = None
-    self._hints = True  # Whether to estimate what else would be possible.
 
   def run(self) -> VariantTrial:
     """Returns the winner, whose best placement starts the final search.
@@ -99,48 +88,66 @@ class SuccessiveHalving:
         rejects all variants.
     """
     self._explore()
-    return self._trimmed(self._halve())
+    placed = [trial for trial in self.trials if trial.best]
+    if not placed:
+      raise self._why_none()
+    alive = sorted(placed, key=self._rank)
+    return self._trimmed(self._halve(alive))
+
+  def final_config(self, winner: VariantTrial) -> PlanConfig:
+    """Returns the settings of the final search from the best placement."""
+    config, evaluations, start = self._config, self._left_evaluations, None
+    if winner.best is not None and config.searches:
+      start = winner.best.placement
+    return dataclasses.replace(
+      config,
+      chooses_microbatches=False,
+      chooses_recomputation=False,
+      budget_s=max(self._left_s, _LEAST_SHARE * config.budget_s),
+      max_evaluations=None if evaluations is None else max(1, evaluations),
+      init_placement=start,
+      order=winner.order or config.order,
+    )
+
+  def choice(self, winner: VariantTrial) -> VariantChoice | None:
+    """Describes the variants tried and the choice, if there was one."""
+    if len(self.trials) == 1 and not self._config.chooses_microbatches:
+      return None
+    return VariantChoice(
+      self.trials, winner.variant, self._single, self._refused
+    )
 
   def _explore(self) -> None:
     """Runs the first rung: a short search per step variant."""
     chooses = self._config.chooses_microbatches
-    whole = VariantTrial(self._microbatches(1 if chooses else self._base.count))
-    whole.variant = self._open(whole.microbatches)
+    whole = VariantTrial(self._variant(1 if chooses else self._asked.count))
+    whole.step = self._steps.open(whole.variant, self._show)
     self.trials.append(whole)
-    problem = whole.variant.problem
+    problem = whole.step.problem
     compile_placers(problem, self._config, self._show)
     self._single = on_one_device(problem, self._config.seed)
-    self._hints = problem.graph.num_ops <= MOST_HINT_OPS
     devices = num_working_devices(problem)
-    counts, proposals = [self._base.count], []
+    counts, proposals = [self._asked.count], []
     if chooses:
       counts, proposals = counts_to_try(devices), proposed_sizes(problem)
       proposals = [sizes for sizes in proposals if len(sizes) <= MOST]
     recomputes = self._config.chooses_recomputation
-    arms = len(counts) * (1 + recomputes) + len(proposals)
-    self._share = _RUNG_SHARE / arms
+    self._share /= len(counts) * (1 + recomputes) + len(proposals)
     self._search(whole, self._share)
-    if whole.error is not None and not whole.exceeds_memory:
-      # Some strategies require microbatches.
+    if whole.is_refused:  # Some strategies require microbatches.
       whole.why = f"is not placed by {self._config.strategy}"
     exceeds = variables_exceed_memory(problem)
     if whole.best is None and exceeds:
       return
     if recomputes or devices == 1 or exceeds:
       self._save_memory(whole)
-      if (
-        devices == 1
-        and whole.best is not None
-        and not is_short_of_memory(whole)
-      ):
+      if devices == 1 and whole.best and not is_short_of_memory(whole):
         return
     self._explore_counts(counts[1:], devices)
     for sizes in proposals:
-      if self._refused or self._is_late:
-        break
-      self._try(
-        dataclasses.replace(self._microbatches(len(sizes)), sizes=sizes)
-      )
+      if not (self._refused or self._is_late):
+        variant = self._variant(len(sizes))
+        self._try(dataclasses.replace(variant, sizes=sizes))
 
   def _explore_counts(self, counts: Sequence[int], devices: int) -> None:
     """Tries numbers of equal microbatches, in order, while they help."""
@@ -149,13 +156,13 @@ class SuccessiveHalving:
       if count < least:
         continue
       best_us = self._best_us
-      found_us = self._try_count(count)
-      if found_us is None:
-        if all(trial.microbatches.count == 1 for trial in self.trials[:-1]):
+      first, *others = self._try_count(count)
+      if first.is_refused:
+        if all(trial.variant.is_whole for trial in self.trials[:-1]):
           self._refused = self.trials.pop().why
-          self._allowed = self._with_batch_statistics(devices)
         return
-      ratio = found_us / best_us if math.isfinite(best_us) else 0.0
+      reached_us = min([first.least_us, *(t.step_time_us for t in others)])
+      ratio = reached_us / best_us if math.isfinite(best_us) else 0.0
       if ratio > _WORSE and count >= devices:
         return
       if ratio > _FAR_WORSE:
@@ -163,74 +170,57 @@ class SuccessiveHalving:
       if self._is_late or math.isinf(ratio):
         return
 
-  def _try_count(self, count: int) -> float | None:
-    """Tries a number of microbatches, and to save its memory.
+  def _try_count(self, count: int) -> list[VariantTrial]:
+    """Tries a number of microbatches, and to save its memory."""
+    trial = self._try(self._variant(count))
+    if trial.step is None:
+      return [trial]
+    fewer: list[VariantTrial] = []
+    if trial.best is None and self._asked.max_in_flight is None:
+      fewer = self._try_in_flight(count)
+    return [trial, *fewer, *self._save_memory(trial)]
 
-    Returns:
-      The best step time, or the bound of a step that was not searched, or None
-      if the step cannot be split or placed this way.
-    """
-    best_us = self._best_us
-    trial = self._try(self._microbatches(count))
-    if trial.bound_us >= best_us:
-      return trial.bound_us
-    if trial.variant is None:
-      return None
-    found_us = trial.step_time_us
-    if trial.best is None and self._base.max_in_flight is None:
-      found_us = self._try_in_flight(count)
-    return min(found_us, self._save_memory(trial))
-
-  def _try_in_flight(self, count: int) -> float:
-    """Tries 1, 2, 4, ... in flight while it helps; returns the best time."""
+  def _try_in_flight(self, count: int) -> list[VariantTrial]:
+    """Tries 1, 2, 4, ... in flight while it helps."""
+    tried: list[VariantTrial] = []
     best_us, flight = math.inf, 1
     while flight < count:
-      trial = self._try(self._microbatches(count, flight))
-      if trial.step_time_us >= best_us or trial.best is None:
+      tried.append(self._try(self._variant(count, flight)))
+      if tried[-1].step_time_us >= best_us:
         break
-      best_us, flight = trial.step_time_us, 2 * flight
-    return best_us
+      best_us, flight = tried[-1].step_time_us, 2 * flight
+    return tried
 
-  def _save_memory(self, kept: VariantTrial) -> float:
-    """Recomputes all layers if memory is short; returns the best time."""
+  def _save_memory(self, kept: VariantTrial) -> list[VariantTrial]:
+    """Recomputes all layers if memory is short."""
     recomputes = self._config.chooses_recomputation and is_short_of_memory(kept)
     if not recomputes or self._is_late:
-      return math.inf
+      return []
     everything = RecomputeConfig(everything=True)
-    trial = self._try(
-      dataclasses.replace(kept.microbatches, recompute=everything)
-    )
+    trial = self._try(dataclasses.replace(kept.variant, recompute=everything))
     is_open = self._config.chooses_microbatches and (
-      self._base.max_in_flight is None and not trial.microbatches.is_whole
+      self._asked.max_in_flight is None and not trial.variant.is_whole
     )
-    if trial.exceeds_memory and is_open:
-      trial = self._try(
-        dataclasses.replace(trial.microbatches, max_in_flight=1)
-      )
-    return trial.step_time_us
+    if not (trial.exceeds_memory and is_open):
+      return [trial]
+    return [self._try(dataclasses.replace(trial.variant, max_in_flight=1))]
 
-  def _with_batch_statistics(self, devices: int) -> VariantTrial | None:
-    """Estimates the step with batch statistics allowed, if that is possible."""
-    if self._base.allow_batch_statistics or not self._hints:
-      return None
-    self._try(
-      dataclasses.replace(
-        self._microbatches(max(2, devices)), allow_batch_statistics=True
-      )
-    )
-    trial = self.trials.pop()
-    return None if trial.best is None else trial
+  def _halve(self, alive: list[VariantTrial]) -> VariantTrial:
+    """Runs the remaining rungs on sorted trials, and returns the winner.
 
-  def _halve(self) -> VariantTrial:
-    """Runs the remaining rungs and returns the winner."""
-    alive = sorted((t for t in self.trials if t.best), key=self._rank)
-    if not alive:
-      error = self.trials[0].error
-      if error is not None and not self.trials[0].exceeds_memory:
-        raise TfplaceError(self._refused) if self._refused else error
-      raise self._none_fits()
+    The better half stays, and so do all trials close to the best one.
+    """
     for _ in range(1, _RUNGS if self._config.searches else 1):
-      alive = _kept(alive)
+      half, best_us = (len(alive) + 1) // 2, alive[0].step_time_us
+      alive = [
+        trial
+        for i, trial in enumerate(alive)
+        if (i == 0 or trial.bound_us < best_us)
+        and (i < half or trial.step_time_us <= _CLOSE * best_us)
+      ]
+      for trial in self.trials:
+        if trial not in alive and not self._config.measure:
+          trial.step = None  # It may hold a copy of the weights.
       if len(alive) == 1:
         break
       for trial in alive:
@@ -240,20 +230,19 @@ class SuccessiveHalving:
 
   def _rank(self, trial: VariantTrial) -> tuple[float, int, int]:
     """Sorts by step time, with a least gain for whatever is done to a step."""
-    count, first = trial.microbatches.count, self.trials[0].microbatches
-    is_changed = trial.microbatches.recompute != first.recompute
+    count, first = trial.variant.count, self.trials[0].variant
+    is_changed = trial.variant.recompute != first.recompute
     rate = 1 + _GAIN * (math.log2(count) + is_changed)
-    flight = trial.microbatches.max_in_flight or count
     if self._config.order == AUTO and trial.order == RANK:
       rate /= 1 - LEAST_GAIN
-    return trial.step_time_us * rate, count, flight
+    return trial.step_time_us * rate, count, trial.variant.in_flight
 
   def _trimmed(self, winner: VariantTrial) -> VariantTrial:
     """Returns the winner, recomputing only the segments that help most.
 
     Bisects the number of segments, by bytes freed per microsecond.
     """
-    chosen = winner.microbatches.recompute
+    chosen = winner.variant.recompute
     if not (self._config.chooses_recomputation and chosen.everything):
       return winner
     problem = winner.opened.problem
@@ -270,40 +259,13 @@ class SuccessiveHalving:
       )
       fewer = RecomputeConfig(ops=ops)
       trial = self._try(
-        dataclasses.replace(winner.microbatches, recompute=fewer), winner
+        dataclasses.replace(winner.variant, recompute=fewer), winner
       )
       if trial.step_time_us >= winner.step_time_us:
-        trial.variant, low = None, middle
-        continue
-      winner.variant, winner, high = None, trial, middle
+        trial.step, low = None, middle
+      else:
+        winner.step, winner, high = None, trial, middle
     return winner
-
-  def final_config(self, winner: VariantTrial) -> PlanConfig:
-    """Returns the settings of the final search from the best placement."""
-    config, evaluations, start = self._config, self._left_evaluations, None
-    if winner.best is not None and config.searches:
-      start = winner.best.placement
-    return dataclasses.replace(
-      config,
-      budget_s=max(self._left_s, _LEAST_SHARE * config.budget_s),
-      max_evaluations=None if evaluations is None else max(1, evaluations),
-      init_placement=start,
-      order=winner.order or config.order,
-    )
-
-  def choice(self, winner: VariantTrial) -> VariantChoice | None:
-    """Describes the variants tried and the choice, if there was one."""
-    if len(self.trials) == 1 and not self._config.chooses_microbatches:
-      return None
-    for trial in self.trials:
-      trial.variant = None
-    return VariantChoice(
-      self.trials,
-      winner.microbatches,
-      self._single,
-      self._refused,
-      self._allowed,
-    )
 
   # Trials, and the budget that their searches share.
 
@@ -317,35 +279,41 @@ class SuccessiveHalving:
     by_time = self._config.max_evaluations is None
     return by_time and self._left_s < self._config.budget_s / 2
 
+  def _variant(self, count: int, flight: int | None = None) -> VariantConfig:
+    flight = flight or self._asked.max_in_flight
+    if flight is not None and flight >= count:
+      flight = None
+    sizes = None if self._config.chooses_microbatches else self._asked.sizes
+    return dataclasses.replace(
+      self._asked, count=count, max_in_flight=flight, sizes=sizes
+    )
+
   def _try(
-    self, microbatches: VariantConfig, like: VariantTrial | None = None
+    self, variant: VariantConfig, like: VariantTrial | None = None
   ) -> VariantTrial:
     """Extracts and searches a variant, or records why it is of no use.
 
     Args:
       like: trial from whose placement the search starts.
     """
-    trial, best_us = VariantTrial(microbatches), self._best_us
+    trial, best_us = VariantTrial(variant), self._best_us
     self.trials.append(trial)
     try:
-      variant = self._open(microbatches)
+      step = self._steps.open(variant, self._show)
     except TfplaceError as error:
-      trial.why = str(error)
+      trial.why, trial.error = str(error), error
       return trial
-    if variant.live is None:  # Measured costs may err and prove nothing.
-      trial.bound_us = variant.problem.lower_bound_us
+    if step.live is None:  # Measured costs may err and prove nothing.
+      trial.bound_us = step.problem.lower_bound_us
     if trial.bound_us >= best_us:
       trial.why = f"takes at least {format_us(trial.bound_us)}"
       return trial
-    trial.variant = variant
+    trial.step = step
     self._search(trial, _TRIM_SHARE if like else self._share, like)
     return trial
 
   def _search(
-    self,
-    trial: VariantTrial,
-    share: float,
-    like: VariantTrial | None = None,
+    self, trial: VariantTrial, share: float, like: VariantTrial | None = None
   ) -> None:
     """Searches for a share of the budget from the best placement.
 
@@ -353,21 +321,21 @@ class SuccessiveHalving:
     """
     config, is_first = self._config, trial.best is None
     seconds = max(share, _LEAST_SHARE) * config.budget_s
-    known = trial.best or (like.best if like and config.searches else None)
+    start = trial.best or (like.best if like and config.searches else None)
     try:
       with self._charged(trial, seconds):
         trial.best = find_placement(
           trial.opened.problem,
           config,
           seconds,
-          start=None if known is None else known.placement,
+          start=None if start is None else start.placement,
           order=trial.order or config.order,
           max_evaluations=self._spend_evaluations(share),
         )
     except InfeasibleError as error:
       trial.why, trial.error = "does not fit in memory", error
     except TfplaceError as error:  # Some strategies reject large graphs.
-      trial.variant, trial.why, trial.error = None, str(error), error
+      trial.step, trial.why, trial.error = None, str(error), error
     if trial.best is not None and is_first:
       trial.other_order_us = trial.best.other_order_us
       trial.single = single_of(trial.best.tried)
@@ -375,16 +343,15 @@ class SuccessiveHalving:
   @contextlib.contextmanager
   def _charged(self, trial: VariantTrial, seconds: float) -> Iterator[None]:
     """Shows a search and charges it to the budget."""
-    how = in_words(trial.microbatches)
-    what = f" of the step {how}, for up to {seconds:.1f} s"
+    what = f" of the step {in_words(trial.variant)}, for up to {seconds:.1f} s"
     with self._show("search", what, seconds):
       began = time.perf_counter()
       try:
         yield
       finally:
         took_s = time.perf_counter() - began
-        self._left_s -= took_s
         trial.seconds += took_s
+        self._left_s -= took_s
 
   def _spend_evaluations(self, share: float) -> int | None:
     most = self._config.max_evaluations
@@ -394,30 +361,19 @@ class SuccessiveHalving:
     self._left_evaluations -= spent
     return spent
 
-  def _microbatches(
-    self, count: int, flight: int | None = None
-  ) -> VariantConfig:
-    flight = flight or self._base.max_in_flight
-    if flight is not None and flight >= count:
-      flight = None
-    sizes = None if self._config.chooses_microbatches else self._base.sizes
-    return dataclasses.replace(
-      self._base, count=count, max_in_flight=flight, sizes=sizes
-    )
-
-  def _none_fits(self) -> InfeasibleError:
-    """Returns the error of the whole step, with the largest number tried."""
-    tried = [
-      trial.microbatches for trial in self.trials if trial.exceeds_memory
-    ]
+  def _why_none(self) -> TfplaceError:
+    """Returns the error of the first step, with the largest number tried."""
     error = self.trials[0].error
+    if self.trials[0].is_refused and error is not None:
+      return TfplaceError(self._refused) if self._refused else error
+    tried = [trial.variant for trial in self.trials if trial.exceeds_memory]
     if not isinstance(error, InfeasibleError):
       error = InfeasibleError("nothing fits")
     if len(tried) <= 1:
       return error
-    most = max(microbatches.count for microbatches in tried)
+    most = max(variant.count for variant in tried)
     ways = [f"in up to {most} microbatches"] if most > 1 else []
-    if any(m.recompute != self._base.recompute for m in tried):
+    if any(v.recompute != self._asked.recompute for v in tried):
       ways.append("if all layers are recomputed")
     return InfeasibleError(
       f"{error}; nor does the step fit {' or '.join(ways)}",
@@ -426,18 +382,3 @@ class SuccessiveHalving:
       num_bytes=error.num_bytes,
       evaluation=error.evaluation,
     )
-
-
-def _kept(alive: Sequence[VariantTrial]) -> list[VariantTrial]:
-  """Returns the better half and all trials close to the best one."""
-  half = (len(alive) + 1) // 2
-  best_us = alive[0].step_time_us
-  kept = []
-  for i, trial in enumerate(alive):
-    is_close = trial.step_time_us <= _CLOSE * best_us
-    may_win = i == 0 or trial.bound_us < best_us
-    if may_win and (i < half or is_close):
-      kept.append(trial)
-    else:
-      trial.variant = None
-  return kept

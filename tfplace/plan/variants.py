@@ -6,8 +6,8 @@ recomputation.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tfplace.core.evaluation import Result
 from tfplace.core.microbatches import WHOLE, VariantConfig
@@ -36,36 +36,32 @@ class StepVariant:
   live: "LiveStep | None" = None
 
 
-# Extracts a step variant. Raises `TfplaceError` if it is impossible.
-OpenVariant: TypeAlias = Callable[[VariantConfig], StepVariant]
-
-
 @dataclasses.dataclass(eq=False)
 class VariantTrial:
-  """Trial of one step variant, an arm of the search among variants.
+  """Search for a placement of one step variant.
 
   Attributes:
-    microbatches: the step variant.
+    variant: the step variant.
+    step: the extracted step while it may win; it may hold a copy of the
+      weights.
     best: best placement found, or None.
+    single: best placement on one device, or None.
     seconds: search time in seconds.
     why: reason why there is no placement; "" if there is one.
+    error: error of the extraction or of the last search, or None.
     measured_us: step time of the fastest measured placement, or None.
-    variant: the extracted variant while it may win; it may hold a copy of the
-      weights.
-    single: best placement on one device, or None.
-    error: error of the last search, or None.
     other_order_us: step time in the order that the first search rejected.
     bound_us: proven lower bound of the step time, or 0 for measured costs.
   """
 
-  microbatches: VariantConfig
+  variant: VariantConfig
+  step: StepVariant | None = None
   best: Result | None = None
+  single: Result | None = None
   seconds: float = 0.0
   why: str = ""
-  measured_us: float | None = None
-  variant: StepVariant | None = None
-  single: Result | None = None
   error: TfplaceError | None = None
+  measured_us: float | None = None
   other_order_us: float | None = None
   bound_us: float = 0.0
 
@@ -80,8 +76,14 @@ class VariantTrial:
     if self.measured_us is not None:
       return self.measured_us
     if self.best is None:
-      return float("inf")
+      return math.inf
     return self.best.evaluation.step_time_us
+
+  @property
+  def least_us(self) -> float:
+    """Step time, or the bound for whose sake nothing was searched."""
+    is_skipped = self.best is None and self.error is None
+    return self.bound_us if is_skipped else self.step_time_us
 
   @property
   def exceeds_memory(self) -> bool:
@@ -89,11 +91,16 @@ class VariantTrial:
     return isinstance(self.error, InfeasibleError)
 
   @property
+  def is_refused(self) -> bool:
+    """Returns whether the step cannot be extracted or placed this way."""
+    return self.error is not None and not self.exceeds_memory
+
+  @property
   def opened(self) -> StepVariant:
-    """The variant, which a trial has while it may win."""
-    if self.variant is None:
-      raise TfplaceError(f"the step {in_words(self.microbatches)} is not open")
-    return self.variant
+    """The extracted step, which a trial has while it may win."""
+    if self.step is None:
+      raise TfplaceError(f"the step {in_words(self.variant)} is not open")
+    return self.step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,66 +110,46 @@ class VariantChoice:
   Attributes:
     trials: trials in order of execution; the first is the step as it was
       requested, whole if microbatches are chosen.
-    microbatches: chosen step variant.
+    variant: chosen step variant.
     single: the first variant on the best single device, or None if no device
       has enough memory.
     refused: reason why the step cannot be split; "" if it can.
-    allowed: estimate of a step whose microbatches may use their own batch
-      statistics. None unless these statistics are the only obstacle.
   """
 
   trials: Sequence[VariantTrial]
-  microbatches: VariantConfig
+  variant: VariantConfig
   single: Result | None = None
   refused: str = ""
-  allowed: VariantTrial | None = None
 
   @property
   def is_first(self) -> bool:
     """Returns whether the step is chosen as it was requested."""
-    return self.microbatches == self.trials[0].microbatches
+    return self.variant == self.trials[0].variant
 
   @property
   def reason(self) -> str:
     """Reason for the choice, as part of a sentence."""
     first, others = self.trials[0], self.trials[1:]
     if not self.is_first:
-      return f"the step {_is_changed(self.microbatches)}, since {_found(first)}"
-    left = f"the step is left {in_words(first.microbatches)}"
+      return f"the step {_is_changed(self.variant)}, since {_result(first)}"
+    left = f"the step is left {in_words(first.variant)}"
     if self.refused:
       _, _, why = self.refused.rpartition(" cannot be split: ")
-      return f"{left}, since {why}{self._if_allowed()}"
+      return f"{left}, since {why}"
     if not others:
       return f"{left}, since there is one device for it"
     best = min(others, key=lambda t: (t.measured_us is None, t.step_time_us))
-    return f"{left}, since {_found(best)}"
-
-  def _if_allowed(self) -> str:
-    """Describes the gain from allowing statistics of a microbatch."""
-    whole_us = self.trials[0].step_time_us
-    if self.allowed is None or self.allowed.step_time_us >= whole_us:
-      return ""
-    return f"; so allowed, {would_take(self.allowed, whole_us)}"
+    return f"{left}, since {_result(best)}"
 
 
-def _found(trial: VariantTrial) -> str:
-  how = in_words(trial.microbatches)
+def _result(trial: VariantTrial) -> str:
+  """Describes what the search for a variant found."""
+  how = in_words(trial.variant)
   if trial.best is None:
     return f"{how} it {trial.why}"
   where = "for the whole step" if how == in_words(WHOLE) else how
   return (
     f"nothing faster than {format_us(trial.step_time_us)} was found {where}"
-  )
-
-
-def would_take(trial: VariantTrial, whole_us: float) -> str:
-  """Describes the estimate of another variant, as part of a sentence."""
-  instead = (
-    "" if whole_us == float("inf") else f" instead of {format_us(whole_us)}"
-  )
-  return (
-    f"{in_words(trial.microbatches)} it would take about"
-    f" {format_us(trial.step_time_us)}{instead}"
   )
 
 
@@ -187,31 +174,29 @@ def order_reason(order: str, other_us: float | None) -> str:
   return f"devices run their ops {texts[order]}, since {other} {found}{enough}"
 
 
-def in_words(microbatches: VariantConfig) -> str:
+def in_words(variant: VariantConfig) -> str:
   """Describes a step variant, such as "in 4 microbatches with 2 in flight"."""
-  count = "whole" if microbatches.is_whole else f"in {_counted(microbatches)}"
-  return ", ".join((count, *_activations_in_words(microbatches)))
+  count = "whole" if variant.is_whole else f"in {_counted(variant)}"
+  return ", ".join((count, *_activations_in_words(variant)))
 
 
-def _is_changed(microbatches: VariantConfig) -> str:
+def _is_changed(variant: VariantConfig) -> str:
   """Describes a changed step, such as "is split into 4 microbatches"."""
-  count = f"is split into {_counted(microbatches)}"
-  activations = _activations_in_words(microbatches)
-  if microbatches.is_whole:
+  activations = _activations_in_words(variant)
+  if variant.is_whole:
     return f"runs {' and '.join(activations)}"
-  return " ".join((count, *activations))
+  return " ".join((f"is split into {_counted(variant)}", *activations))
 
 
-def _activations_in_words(microbatches: VariantConfig) -> list[str]:
-  found = []
-  if microbatches.recompute.everything:
-    found.append("with all layers recomputed")
-  elif not microbatches.recompute.is_none:
-    found.append(f"with {microbatches.recompute} recomputed")
-  return found
+def _activations_in_words(variant: VariantConfig) -> list[str]:
+  if variant.recompute.everything:
+    return ["with all layers recomputed"]
+  if variant.recompute.is_none:
+    return []
+  return [f"with {variant.recompute} recomputed"]
 
 
-def _counted(microbatches: VariantConfig) -> str:
-  flight = microbatches.max_in_flight
+def _counted(variant: VariantConfig) -> str:
+  flight = variant.max_in_flight
   held = "" if flight is None else f" with {flight} in flight"
-  return f"{microbatches.words}{held}"
+  return f"{variant.words}{held}"

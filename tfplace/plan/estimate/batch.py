@@ -3,14 +3,13 @@
 from collections.abc import Callable
 
 from tfplace.core.estimate import LargestBatch, SmallestFit
-from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import InfeasibleError, TfplaceError, shown
-from tfplace.plan import sources
-from tfplace.plan.config import AUTO
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.cards import Card
-from tfplace.plan.model_source import ModelSource
+from tfplace.plan.source import ModelSource
+from tfplace.plan.steps import compiles
 
 _MAX_BATCH = 1 << 20  # Largest batch that is tried.
 
@@ -18,12 +17,10 @@ _MAX_BATCH = 1 << 20  # Largest batch that is tried.
 def find_largest_batch(
   source: ModelSource,
   card: Card,
+  config: PlanConfig,
   *,
   batch_size: int,
   precision: str | None = None,
-  microbatches: VariantConfig = WHOLE,
-  costs: str = sources.DEFAULT_COSTS,
-  compile: str = AUTO,
   on_stage: Progress = silent,
 ) -> LargestBatch:
   """Finds a batch that fits on all devices of a card and whose successor not.
@@ -31,20 +28,19 @@ def find_largest_batch(
   Args:
     source: the model.
     card: the devices.
+    config: the request.
     batch_size: batch to begin with.
     precision: dtype policy; None is the model's own.
-    microbatches: microbatches of the step.
-    costs: name of the cost model.
-    compile: see `tfplace.estimate`.
     on_stage: called at the start of each stage.
 
   Raises:
     InfeasibleError: not even the smallest batch fits.
     TfplaceError: the devices have unlimited memory, or no limit is reached.
   """
-  if microbatches.sizes is not None:
+  variant = config.variant
+  if variant.sizes is not None:
     raise TfplaceError(
-      f"microbatches is {shown(list(microbatches.sizes))}, and the largest"
+      f"microbatches is {shown(list(variant.sizes))}, and the largest"
       " batch is sought in equal microbatches: give their number"
     )
   tried: dict[int, SmallestFit | None] = {}
@@ -53,10 +49,11 @@ def find_largest_batch(
   def is_fitting(size: int) -> bool:
     if size not in tried:
       on_stage(f"batch {size}")
-      traced = source.trace(size, microbatches, precision, on_stage)
-      (graph,) = cards.graphs_of(
-        traced, [card], costs, on_stage, source.compiles(compile, card.cluster)
+      traced = source.trace(
+        variant, batch_size=size, precision=precision, on_stage=on_stage
       )
+      units = compiles(source, card.cluster, config)
+      (graph,) = cards.graphs_of(traced, [card], config.costs, on_stage, units)
       one = fits.on_one_device(graph, card)
       if one.memory_bytes == float("inf"):
         raise TfplaceError(
@@ -71,7 +68,7 @@ def find_largest_batch(
         tried[size] = fits.placed(graph, card.cluster, kinds)
     return tried[size] is not None
 
-  least = microbatches.count
+  least = variant.count
   size = largest(is_fitting, max(batch_size, least), least)
   if not is_fitting(size):
     raise InfeasibleError(

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tfplace import cost
 from tfplace.core.cluster import Cluster, Device
 from tfplace.core.hardware import GPUS
 from tfplace.core.op_graph import OpGraph
 from tfplace.core.presets import cluster_preset
 from tfplace.core.problem import Problem
 from tfplace.core.progress import Progress, silent
-from tfplace.plan import sources
+from tfplace.cost import registry
 from tfplace.plan.clusters import ClusterLike, find_cluster
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _kinds(cluster: Cluster) -> tuple[str, ...]:
 def graphs_of(
   traced: "TracedStep",
   cards: Sequence[Card],
-  costs: str = sources.DEFAULT_COSTS,
+  costs: str = registry.DEFAULT,
   on_stage: Progress = silent,
   compile_units: bool = False,
 ) -> list[OpGraph]:
@@ -114,7 +115,7 @@ def graphs_of(
   """
   if len(cards) == 1:
     cluster = cards[0].cluster
-    return [sources.op_graph(traced, cluster, on_stage, costs, compile_units)]
+    return [cost.op_graph(traced, cluster, on_stage, costs, compile_units)]
   # Equal hardware, such as the host of several presets, is one kind here.
   kinds: dict[str, str] = {}
   devices: list[Device] = []
@@ -133,7 +134,7 @@ def graphs_of(
         )
       columns[-1][device.kind] = kinds[hardware]
   everything = Cluster("all cards", tuple(devices))
-  graph = sources.op_graph(traced, everything, on_stage, costs, compile_units)
+  graph = cost.op_graph(traced, everything, on_stage, costs, compile_units)
   return [_columns(graph, kinds_of) for kinds_of in columns]
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.core.estimate import CardEstimate, SmallestFit, StepEstimate
@@ -10,61 +10,60 @@ from tfplace.core.microbatches import VariantConfig
 from tfplace.core.progress import Progress
 from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.cards import Card
 from tfplace.plan.estimate.peak import peak_memory
+from tfplace.plan.source import ModelSource
+from tfplace.plan.steps import compiles
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
 
 # Tried, ascending and one in flight, where one device does not hold the step.
 _MICROBATCH_COUNTS = (2, 4, 8)
-# Traces a step variant, in the batch size and precision of the estimate.
-Trace: TypeAlias = "Callable[[VariantConfig], TracedStep]"
 Fits: TypeAlias = list[SmallestFit | None]  # The smallest of each card.
 
 
 def estimate_step(
-  trace: Trace,
+  source: ModelSource,
   rows: Sequence[Card],
-  config: VariantConfig,
-  *,
-  precision: str,
-  can_split: bool,
-  costs: str,
-  compile_units: bool,
+  config: PlanConfig,
+  precision: str | None,
   on_stage: Progress,
 ) -> "tuple[TracedStep, StepEstimate]":
   """Simulates a step on each card, then finds the fewest devices.
 
   Args:
-    trace: traces a step variant.
+    source: the model.
     rows: the cards.
-    config: microbatches of the step. If there is one, others are tried where
+    config: the request. If its step is whole, other variants are tried where
       the step does not fit.
-    precision: name of the step's dtype policy.
-    can_split: whether a training step may be split into microbatches.
-    costs: name of the cost model.
-    compile_units: whether XLA compiles units of the step.
+    precision: name of the step's dtype policy; None is the model's own.
     on_stage: called at the start of each stage.
   """
+  units = compiles(source, rows[0].cluster, config)
+
+  def trace(variant: VariantConfig) -> "TracedStep":
+    return source.trace(variant, precision=precision, on_stage=on_stage)
 
   def simulated(step: "TracedStep") -> list[fits.OneDevice]:
-    graphs = cards.graphs_of(step, rows, costs, on_stage, compile_units)
+    graphs = cards.graphs_of(step, rows, config.costs, on_stage, units)
     on_stage("simulating")
     pairs = zip(graphs, rows, strict=True)
     return [fits.on_one_device(graph, card) for graph, card in pairs]
 
-  traced = trace(config)
+  asked = config.variant
+  traced = trace(asked)
   ones = simulated(traced)
-  first = "whole" if config.is_whole else "microbatches"
+  first = "whole" if asked.is_whole else "microbatches"
   on_stage("finding the fewest devices")
-  whole = _fewest(rows, ones, config, [None] * len(rows))
+  whole = _fewest(rows, ones, asked, [None] * len(rows))
   found, notes = {first: whole}, []
-  splits = can_split and config.is_whole and traced.training
+  splits = source.can_split and asked.is_whole and traced.training
   if splits and not all(one.fits for one in ones):
     most = traced.batch_size or math.inf
-    for name, variants in _variants(config, most).items():
+    for name, variants in _variants(asked, most).items():
       found[name] = whole
       try:
         for variant in variants:
@@ -79,7 +78,7 @@ def estimate_step(
   weights = traced.weights
   learned = 0.0 if weights is None else weights.trainable_bytes
   return traced, StepEstimate(
-    precision=precision,
+    precision=precision or source.precision,
     num_ops=ones[0].graph.num_ops,
     weights=weights,
     gradient_bytes=learned if traced.training else 0.0,

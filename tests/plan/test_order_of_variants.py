@@ -9,9 +9,15 @@ from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
 from tfplace.plan import PlanConfig
-from tfplace.plan.microbatches import choose_variant
 from tfplace.plan.search import search
+from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import StepVariant, order_reason
+
+
+class TwoStages:
+  def open(self, variant, show):
+    del show
+    return two_stages(variant)
 
 
 def two_stages(microbatches):
@@ -63,12 +69,12 @@ def test_each_number_of_microbatches_has_its_order(strategy, order):
     baselines=(),
     chooses_microbatches=True,
   )
-  plan, _ = choose_variant(two_stages, config)
-  assert plan.choice.microbatches == VariantConfig(2)
+  plan = choose_variant(TwoStages(), config)
+  assert plan.choice.variant == VariantConfig(2)
   taken = "arrival" if order == "arrival" else "rank"
   assert plan.best.order == plan.problem.order == taken
   assert plan.best.evaluation.step_time_us == (13 if taken == "arrival" else 11)
-  trials = {t.microbatches.count: t.order for t in plan.choice.trials}
+  trials = {t.variant.count: t.order for t in plan.choice.trials}
   # The whole step is a chain: rank gains nothing there.
   assert trials[1] == ("rank" if order == "rank" else "arrival")
   said = "by rank, since as they become ready nothing faster than 13 us"

@@ -1,27 +1,81 @@
-"""Sources of steps: Keras models, the model zoo and model files."""
+"""Sources of steps: the model zoo, model files and Keras models."""
 
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from tfplace import formats
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import WHOLE, VariantConfig
-from tfplace.core.op_graph import XLA
+from tfplace.core.op_graph import OpGraph
 from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError, TfplaceError, shown
-from tfplace.plan.config import AUTO
+from tfplace.plan.graph_keys import content_key
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
 
-KINDS = ("model", "keras_model", "saved_model", "graph_def")
+GRAPH = "graph"  # An op graph with costs, which is not traced.
+KINDS = ("model", "keras_model", "saved_model", "graph_def", GRAPH)
 MICROBATCH_KINDS = KINDS[:2]  # Sources with microbatches.
+
+
+class Source(Protocol):
+  """Model or file whose steps are traced."""
+
+  @property
+  def name(self) -> str:
+    """Returns the name of the model, or the path of a file."""
+
+  @property
+  def training(self) -> bool:
+    """Returns whether its step is a training step."""
+
+  @property
+  def can_split(self) -> bool:
+    """Returns whether a training step may be split into microbatches."""
+
+  def trace(
+    self,
+    variant: VariantConfig = WHOLE,
+    *,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    on_stage: Progress = silent,
+  ) -> "TracedStep":
+    """Traces a step.
+
+    Args:
+      variant: variant of the training step.
+      batch_size: examples per step; None selects those of the source.
+      precision: dtype policy in which the model is built; None is its own.
+      on_stage: called at the start of each stage.
+
+    Raises:
+      ExtractionError: the step cannot be traced. The message names the file or
+        model and the problem.
+    """
+
+  def given_graph(self) -> OpGraph | None:
+    """Returns the op graph of a source that has costs and no step to trace."""
+
+  def is_compiled_on(self, cluster: Cluster) -> bool:
+    """Returns whether Keras compiles the unplaced step on such devices."""
+
+  def key(
+    self,
+    variant: VariantConfig,
+    cluster: Cluster,
+    costs: str,
+    compile_units: bool,
+  ) -> str | None:
+    """Returns the key of a step's op graph in the graph cache, or None."""
 
 
 @dataclasses.dataclass
 class ModelSource:
-  """Model whose steps are traced, also at several sizes and precisions.
+  """Source whose steps are traced also at several sizes and precisions.
 
   Models that a trace builds are kept for the next one.
 
@@ -30,6 +84,7 @@ class ModelSource:
     name: name of a model, or the path of a file or directory.
     training: whether to trace the training step or inference. Ignored for a
       SavedModel and a GraphDef.
+    batch_size: examples per step; None selects the model's default.
     sizes: additional sizes of a zoo model.
     sample: sample batch of a Keras model or file, or a `GivenBatch`.
     allow_side_effects: whether a SavedModel or GraphDef may contain ops that
@@ -41,6 +96,7 @@ class ModelSource:
   kind: str
   name: str
   training: bool = True
+  batch_size: int | None = None
   sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
   sample: Any = None
   allow_side_effects: bool = False
@@ -68,15 +124,37 @@ class ModelSource:
       return precisions.policy_of(self.model)
     return str(keras.config.dtype_policy().name)
 
-  def compiles(self, compile: str, cluster: Cluster) -> bool:
-    """Returns whether XLA compiles the step, which "auto" leaves to Keras.
+  def given_graph(self) -> OpGraph | None:
+    """Returns the op graph of a graph file; None for a model."""
+    return formats.load_graph(self.name) if self.kind == GRAPH else None
 
-    Keras compiles the steps of its models on hosts with GPUs.
-    """
-    if compile != AUTO:
-      return compile == XLA
+  def is_compiled_on(self, cluster: Cluster) -> bool:
+    """Returns whether Keras compiles the step, as on hosts with GPUs."""
     has_gpus = any(not device.is_cpu for device in cluster.devices)
     return self.kind == "keras_model" and has_gpus
+
+  def key(
+    self,
+    variant: VariantConfig,
+    cluster: Cluster,
+    costs: str,
+    compile_units: bool,
+  ) -> str | None:
+    """Returns the key of a step in the graph cache; None for a built model."""
+    if self.model is not None:
+      return None
+    return content_key(
+      self.kind,
+      self.name,
+      cluster,
+      batch_size=self.batch_size,
+      training=self.training,
+      sizes=self.sizes,
+      costs=costs,
+      compile_units=compile_units,
+      variant=variant,
+      sample=self.sample,
+    )
 
   def loaded(self, on_stage: Progress = silent) -> "ModelSource":
     """Returns the source with its Keras model, for several traces.
@@ -106,49 +184,23 @@ class ModelSource:
 
   def trace(
     self,
+    variant: VariantConfig = WHOLE,
+    *,
     batch_size: int | None = None,
-    microbatches: VariantConfig = WHOLE,
     precision: str | None = None,
     on_stage: Progress = silent,
   ) -> "TracedStep":
-    """Traces a step.
-
-    Args:
-      batch_size: examples per step; None selects the model's default.
-      microbatches: microbatches of the training step.
-      precision: dtype policy in which the model is built; None is its own.
-      on_stage: called at the start of each stage.
-
-    Raises:
-      ExtractionError: the step cannot be traced. The message names the file or
-        model and the problem.
-    """
-    verb = "building" if self.kind == "model" else "loading"
+    """Traces a step; see `Source`."""
+    batch_size = batch_size or self.batch_size
     if self.model is None:
+      verb = "building" if self.kind == "model" else "loading"
       on_stage(f"{verb} {self.name}")
+    check_variant(variant, self.kind, self.name, self.training)
     # A command loads TensorFlow in that stage, without its notices.
     from tfplace import extraction
 
-    if self.kind == "model":
-      return self._trace_zoo(batch_size, microbatches, precision, on_stage)
-    if self.model is not None:
-      return extraction.trace_keras(
-        self._in_precision(precision, on_stage),
-        batch_size,
-        self.training,
-        self.sample,
-        on_stage,
-        microbatches=microbatches,
-      )
-    if self.kind == "keras_model":
-      from tfplace.extraction.keras_step import fresh_names
-
-      with fresh_names():
-        return extraction.trace_keras_file(
-          *(self.name, batch_size, self.training, self.sample),
-          *(on_stage, microbatches),
-        )
-    check_microbatches(microbatches, self.kind, self.name, False)
+    if self.can_split:
+      return self._trace_keras(variant, batch_size, precision, on_stage)
     if precision:
       raise ExtractionError(
         f"precision {shown(precision)} is asked for, and {self.name!r} is a"
@@ -162,34 +214,50 @@ class ModelSource:
       self.name, batch_size, allow_side_effects=self.allow_side_effects
     )
 
-  def _trace_zoo(
+  def _trace_keras(
     self,
+    variant: VariantConfig,
     batch_size: int | None,
-    microbatches: VariantConfig,
     precision: str | None,
     on_stage: Progress,
   ) -> "TracedStep":
-    from tfplace import models
-    from tfplace.extraction import trace_keras
-    from tfplace.extraction.keras_inputs import static_batch_size
+    from tfplace.extraction import trace_keras, trace_keras_file
     from tfplace.extraction.keras_step import fresh_names
     from tfplace.plan import precisions
 
+    if self.model is not None:
+      model, sample = self._in_precision(precision, on_stage), self.sample
+      return trace_keras(
+        model, batch_size, self.training, sample, on_stage, microbatches=variant
+      )
     with fresh_names(), precisions.policy_scope(precision):
-      zoo = self._built.get(precision)
-      fixed = zoo and static_batch_size(zoo.model)
-      if zoo is None or (batch_size and fixed not in (None, batch_size)):
-        zoo = models.build(self.name, batch_size, **self.sizes)
-        self._built[precision] = zoo
+      if self.kind == "keras_model":
+        return trace_keras_file(
+          *(self.name, batch_size, self.training, self.sample),
+          *(on_stage, variant),
+        )
+      zoo = self._built_zoo(batch_size, precision)
       traced = trace_keras(
         zoo.model,
         batch_size or zoo.batch_size,
         self.training,
         zoo.sample(seed=0),
         on_stage,
-        microbatches=microbatches,
+        microbatches=variant,
       )
     return dataclasses.replace(traced, name=self.name)
+
+  def _built_zoo(self, batch_size: int | None, precision: str | None) -> Any:
+    """Returns a zoo model of this batch size, built at most once."""
+    from tfplace import models
+    from tfplace.extraction.keras_inputs import static_batch_size
+
+    zoo = self._built.get(precision)
+    fixed = zoo and static_batch_size(zoo.model)
+    if zoo is None or (batch_size and fixed not in (None, batch_size)):
+      zoo = models.build(self.name, batch_size, **self.sizes)
+      self._built[precision] = zoo
+    return zoo
 
   def _in_precision(self, precision: str | None, on_stage: Progress) -> Any:
     """Returns the Keras model, or its copy in another precision."""
@@ -208,6 +276,7 @@ def open_source(
   *,
   kind: str | None = None,
   training: bool = True,
+  batch_size: int | None = None,
   sizes: Mapping[str, int] | None = None,
   sample: Any = None,
   allow_side_effects: bool = False,
@@ -217,7 +286,9 @@ def open_source(
   Args:
     model: a Keras model, the name of a zoo model, or the path of a model file.
     kind: kind of a name or path, one of `KINDS`; None infers it.
+    kind: kind of the source; None finds it by the name.
     training: see `ModelSource`, as the others.
+    batch_size: examples per step.
     sizes: additional sizes of a zoo model, such as {"length": 20}.
     sample: sample batch.
     allow_side_effects: whether ops with side effects are allowed.
@@ -236,7 +307,12 @@ def open_source(
         " of a zoo model, or the path of a model file"
       )
     return ModelSource(
-      "keras_model", model.name, training, sample=sample, model=model
+      "keras_model",
+      model.name,
+      training,
+      batch_size,
+      sample=sample,
+      model=model,
     )
   name = os.fspath(model)
   kind = kind or kind_of(name)
@@ -255,32 +331,32 @@ def open_source(
       f"model {name!r}: batch_size={sizes['batch_size']} is given among its"
       " sizes; give the batch size by itself (--batch_size)"
     )
-  return ModelSource(kind, name, training, sizes, sample, allow_side_effects)
+  return ModelSource(
+    kind, name, training, batch_size, sizes, sample, allow_side_effects
+  )
 
 
-def check_microbatches(
-  microbatches: VariantConfig, kind: str, source: str, training: bool
+def check_variant(
+  variant: VariantConfig, kind: str, name: str, training: bool
 ) -> None:
-  """Checks that the step can be divided into microbatches.
+  """Checks that a source of a kind and name has a step variant.
 
   Raises:
     ExtractionError: the source cannot be split.
   """
   asked = {
-    "recompute": None
-    if microbatches.recompute.is_none
-    else microbatches.recompute,
-    "microbatches": None if microbatches.is_whole else microbatches.count,
-    "max_in_flight": microbatches.max_in_flight,
+    "recompute": None if variant.recompute.is_none else variant.recompute,
+    "microbatches": None if variant.is_whole else variant.count,
+    "max_in_flight": variant.max_in_flight,
   }
-  given = [name for name, value in asked.items() if value is not None]
+  given = [option for option, value in asked.items() if value is not None]
   can_split = kind in MICROBATCH_KINDS
   if given and not (can_split and training):
     what = (
       "an inference step" if can_split else "a graph that was traced already"
     )
     raise ExtractionError(
-      f"{given[0]} is {asked[given[0]]}, and {source!r} ({kind}) is {what}:"
+      f"{given[0]} is {asked[given[0]]}, and {name!r} ({kind}) is {what}:"
       f" leave {given[0]} out, which is for training steps of Keras models and"
       " of the zoo"
     )
@@ -292,4 +368,6 @@ def kind_of(source: str) -> str:
     return "keras_model"
   if source.endswith((".pb", ".pbtxt")):
     return "graph_def"
+  if source.endswith((".json", ".json.gz")):
+    return GRAPH
   return "saved_model" if os.path.isdir(source) else "model"

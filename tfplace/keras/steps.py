@@ -1,4 +1,4 @@
-"""Source of a Keras model's steps for planning."""
+"""Steps of a Keras model for planning."""
 
 import dataclasses
 import logging
@@ -9,14 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfplace import cost
 from tfplace.core.cluster import Cluster
 from tfplace.core.microbatches import (
   WHOLE,
   VariantConfig,
   proportional_sizes,
 )
-from tfplace.core.op_graph import XLA
 from tfplace.core.problem import Problem
+from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.extraction import TracedStep, trace_keras
 from tfplace.extraction import keras_inputs as inputs
@@ -29,13 +30,12 @@ from tfplace.plan import (
   local_devices,
   local_step,
 )
-from tfplace.plan.config import AUTO
 from tfplace.plan.numeric_check import (
   check_equal,
   skip_reason,
   smaller_batch,
 )
-from tfplace.plan.sources import op_graph
+from tfplace.plan.steps import Steps
 from tfplace.plan.variants import in_words
 
 _logger = logging.getLogger("tfplace")
@@ -46,70 +46,80 @@ _LEAST_MEASURE_S = 0.5  # For one step variant; our choice.
 _RUNS = 3  # Steps that a numeric check runs, typically.
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """Checked arguments of `place_model` or `plan_model`.
-
-  Attributes:
-    config: settings of planning.
-    cluster: cluster to plan for, within the user's memory limits.
-    batch_size: batch size to plan for. None takes the size of the batch, or
-      Keras' default of 32.
-    keep_together: names of layers or patterns; each tuple shares one device.
-    costs: name of the cost model for estimated costs.
-    is_measured: whether the step is run to measure its costs.
-    is_limited: whether the user set memory limits, which also apply to a single
-      device.
-    is_local: whether the devices are this process's, not described ones.
-    is_what_if: whether the plan is not applied.
-    compile: "xla", "none", or "auto" for what Keras would do.
-    verbose: 1 prints each stage.
-  """
-
-  config: PlanConfig
-  cluster: Cluster
-  batch_size: int | None
-  keep_together: tuple[tuple[str, ...], ...]
-  costs: str
-  is_measured: bool
-  is_limited: bool
-  is_local: bool
-  is_what_if: bool
-  compile: str
-  verbose: int
-
-
 class KerasSource:
-  """Source of the step variants of one model; see `plan.planner.Source`.
+  """Source of one kind of step of a Keras model; see `plan.source.Source`."""
+
+  def __init__(
+    self,
+    model: keras.Model,
+    kind: str,
+    data: Any = None,
+    batch_size: int | None = None,
+  ) -> None:
+    """Takes the kind of the step, and one batch if it is known."""
+    self.model = model
+    self.name = model.name
+    self.training = self.can_split = kind == "train"
+    self._kind = kind
+    self._data = data
+    self._batch_size = batch_size
+
+  def trace(
+    self,
+    variant: VariantConfig = WHOLE,
+    *,
+    batch_size: int | None = None,
+    precision: str | None = None,
+    on_stage: Progress = silent,
+  ) -> TracedStep:
+    """Traces a step of the model as it is."""
+    del precision
+    sample, batch_size = None, batch_size or self._batch_size
+    if self._data is not None:
+      sample = _sample(self.model, self._data, batch_size, self._kind)
+    return trace_keras(
+      self.model,
+      batch_size,
+      sample=sample,
+      on_stage=on_stage,
+      kind=self._kind,
+      microbatches=variant,
+    )
+
+  def given_graph(self) -> None:
+    """Returns no graph, since the model is traced."""
+
+  def is_compiled_on(self, cluster: Cluster) -> bool:
+    """Returns whether Keras compiles the model's steps on such devices."""
+    return state.compiles_own_steps(self.model, cluster)
+
+  def key(self, *_: Any) -> None:
+    """Returns no key, since nothing covers a model in this process."""
+
+
+class KerasSteps(Steps):
+  """Step variants of a Keras model.
 
   Optimizer slots share the device of their variables.
+
+  Attributes:
+    is_local: whether the devices are this process's, not described ones.
   """
 
   def __init__(
-    self, model: keras.Model, request: Request, kind: str, data: Any = None
+    self,
+    source: KerasSource,
+    cluster: Cluster,
+    config: PlanConfig,
+    is_local: bool,
   ) -> None:
-    """Takes the kind of the step, and one batch if it is known."""
-    self._model = model
-    self._request = request
-    self._kind = kind
-    self._data = data
+    super().__init__(source, cluster, config)
+    self.is_local = is_local
+    self._model = source.model
     self._measured: bool | None = None  # None until the first costs are known.
-    self._measure_s = _MEASURE_SHARE * request.config.budget_s  # Remaining.
+    self._measure_s = _MEASURE_SHARE * config.budget_s  # Remaining.
     self._whole: TracedStep | None = None  # None until it is traced.
     self._traced_s: dict[VariantConfig, float] = {}
-
-  @property
-  def _compiles(self) -> bool:
-    """Returns whether XLA compiles units of the step."""
-    request = self._request
-    if request.compile != AUTO:
-      return request.compile == XLA
-    return state.compiles_own_steps(self._model, request.cluster)
-
-  @property
-  def training(self) -> bool:
-    """Returns whether the step is a training step."""
-    return self._kind == "train"
 
   @property
   def suggests_microbatches(self) -> bool:
@@ -117,11 +127,11 @@ class KerasSource:
 
     Devices that share one physical device gain nothing.
     """
-    names = [device.name for device in self._request.cluster.devices]
-    shared = self._request.is_local and local_devices.shared_note(names)
+    names = [device.name for device in self.cluster.devices]
+    shared = self.is_local and local_devices.shared_note(names)
     return self.training and not shared
 
-  def open(self, microbatches: VariantConfig, show: Stages) -> StepVariant:
+  def open(self, variant: VariantConfig, show: Stages) -> StepVariant:
     """Traces a step variant and computes the costs of its ops.
 
     Raises:
@@ -129,28 +139,27 @@ class KerasSource:
       TfplaceError: the step cannot be divided this way, or it cannot be run
         although other variants have measured costs.
     """
-    request = self._request
-    microbatches = microbatches.over(request.cluster)
-    how = f" {in_words(microbatches)}".removesuffix(" whole")
+    variant = variant.over(self.cluster)
+    how = f" {in_words(variant)}".removesuffix(" whole")
+    kind = "training" if self.training else "inference"
     began = time.monotonic()
-    with show("tracing", f" its {self._kind} step{how}"):
-      traced = self._trace(microbatches)
-    self._traced_s[microbatches] = time.monotonic() - began
+    with show("tracing", f" its {kind} step{how}"):
+      traced = self.source.trace(variant)
+    self._traced_s[variant] = time.monotonic() - began
     with show("costs", f" of {len(traced.graph_def.node):,} ops"):
-      graph = op_graph(
+      graph = cost.op_graph(
         traced,
-        request.cluster,
-        costs=request.costs,
-        compile_units=self._compiles,
+        self.cluster,
+        cost_model=self.config.costs,
+        compile_units=self.compile_units,
       )
-      graph = layer_groups.grouped(
-        graph, traced, self._model, request.keep_together
-      )
-    problem = Problem(graph, request.cluster)
-    if request.is_measured and self._measured is not False:
+      groups = self.config.keep_together
+      graph = layer_groups.grouped(graph, traced, self._model, groups)
+    problem = Problem(graph, self.cluster)
+    if self.config.measures_costs and self._measured is not False:
       with show("measuring", " its step on one device, for a few seconds"):
         problem = self._with_measured_costs(problem, traced)
-    if microbatches.is_whole:
+    if variant.is_whole:
       self._whole = traced
     return StepVariant(problem, traced)
 
@@ -161,29 +170,13 @@ class KerasSource:
       None if costs are not measured, or `fit` does not compile the step.
     """
     asked = self.training and state.wants_jit(self._model)
-    if not (asked and self._measured and self._request.is_local):
+    if not (asked and self._measured and self.is_local):
       return None
     with show("measuring", " the unplaced step with XLA"):
-      return local_step.compiled_us(self._whole or self._trace())
-
-  def _trace(
-    self,
-    microbatches: VariantConfig = WHOLE,
-    batch_size: int | None = None,
-  ) -> TracedStep:
-    sample, batch_size = None, batch_size or self._request.batch_size
-    if self._data is not None:
-      sample = _sample(self._model, self._data, batch_size, self._kind)
-    return trace_keras(
-      self._model,
-      batch_size,
-      sample=sample,
-      kind=self._kind,
-      microbatches=microbatches,
-    )
+      return local_step.compiled_us(self._whole or self.source.trace())
 
   def compare(
-    self, variant: StepVariant, microbatches: VariantConfig, show: Stages
+    self, step: StepVariant, variant: VariantConfig, show: Stages
   ) -> str:
     """Compares a microbatched step numerically with the whole step.
 
@@ -195,37 +188,37 @@ class KerasSource:
     Raises:
       ExtractionError: the steps differ.
     """
-    traced = variant.traced
+    traced = step.traced
     if traced is None:
       raise ExtractionError(f"model {self._model.name!r} was not traced")
-    graph, why = variant.problem.graph, ""
+    graph, why = step.problem.graph, ""
     smaller, batch = None, traced.batch_size
-    if microbatches.allow_batch_statistics and _has_statistics(self._model):
+    if variant.allow_batch_statistics and _has_statistics(self._model):
       why = "statistics of microbatches are allowed to differ"
     else:
       if inputs.static_batch_size(self._model) is None:
         # To trace both steps anew takes time, too.
         again_s = sum(
-          self._traced_s.get(step, 0.0) for step in (WHOLE, microbatches)
+          self._traced_s.get(each, 0.0) for each in (WHOLE, variant)
         )
-        check_s = _CHECK_SHARE * self._request.config.budget_s
+        check_s = _CHECK_SHARE * self.config.budget_s
         seconds = max(check_s, again_s / _RUNS)
         smaller = smaller_batch(graph, traced, seconds)
       share = (smaller or batch) / batch
-      flight = microbatches.max_in_flight
+      flight = variant.max_in_flight
       why = skip_reason(graph, traced, flight, share=share)
     if why:
       return f"not checked by numbers: {why}"
-    with show("checking", f" the step {in_words(microbatches)} by numbers"):
+    with show("checking", f" the step {in_words(variant)} by numbers"):
       if smaller is None:
-        check_equal(self._whole or self._trace(), traced)
+        check_equal(self._whole or self.source.trace(), traced)
         return ""
-      scaled = microbatches
-      if microbatches.sizes is not None:  # The sizes follow the batch.
-        sizes = proportional_sizes(microbatches.sizes, smaller)
-        scaled = dataclasses.replace(microbatches, sizes=sizes)
-      whole = self._trace(batch_size=smaller)
-      check_equal(whole, self._trace(scaled, smaller))
+      scaled = variant
+      if variant.sizes is not None:  # The sizes follow the batch.
+        sizes = proportional_sizes(variant.sizes, smaller)
+        scaled = dataclasses.replace(variant, sizes=sizes)
+      whole = self.source.trace(batch_size=smaller)
+      check_equal(whole, self.source.trace(scaled, batch_size=smaller))
     return f"checked by numbers with {smaller:,} of {batch:,} examples"
 
   def _with_measured_costs(
