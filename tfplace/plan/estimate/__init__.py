@@ -157,7 +157,8 @@ def estimate_steps(
   """
   check_precisions(precisions or [])
   steps = []
-  for precision in precisions or [None]:
+  wanted: Sequence[str | None] = precisions or (None,)
+  for precision in wanted:
     traced, step = estimate_step(source, rows, config, precision, on_stage)
     steps.append(step)
   return Estimate(
