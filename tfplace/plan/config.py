@@ -215,12 +215,14 @@ class PlanConfig:
       check_in_flight(variant)
     costs = given.pop("costs", None)
     if costs is not None:
-      given["measures_costs"] = costs == _MEASURED
-      if not (plans and costs in (_MEASURED, _ESTIMATED)):
+      is_name = isinstance(costs, str)
+      given["measures_costs"] = is_name and costs == _MEASURED
+      if not (plans and is_name and costs in (_MEASURED, _ESTIMATED)):
         given["costs"] = costs
     if "keep_together" in given:
       given["keep_together"] = _groups(given["keep_together"])
-    given["max_memory"] = given.get("max_memory") or {}
+    if given.get("max_memory", {}) is None:
+      del given["max_memory"]
     return cls(
       variant=variant,
       chooses_microbatches=chooses,
