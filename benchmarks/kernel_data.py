@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.gpu_hardware import GpuHardware, gpu_hardware
-from tfplace.core.hardware import GPUS
 from tfplace.cost.kernels.convolution import Shapes
 from tfplace.cost.kernels.rates import Limits, Rates, rates
+from tfplace.hardware.gpu_hardware import GpuHardware, gpu_hardware
+from tfplace.hardware.hardware import GPUS
 
 _SALT = "tfplace-kernels-1"
 _TEST_SHARE = 5  # one row in so many

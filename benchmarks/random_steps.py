@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
 
 _TYPES = ("MatMul", "Conv2D", "Relu", "AddV2", "Softmax", "Mul", "BiasAdd")
 

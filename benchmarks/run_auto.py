@@ -28,13 +28,13 @@ from benchmarks.lib import Options
 from benchmarks.sets import Graphs, trained
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.core import Cluster, Problem
-from tfplace.core.cluster import with_max_memory
-from tfplace.core.evaluation import Result
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.order import ARRIVAL, AUTO, ORDERS
-from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph import Cluster, Problem
+from tfplace.graph.cluster import with_max_memory
+from tfplace.graph.evaluation import Result
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.order import ARRIVAL, AUTO, ORDERS
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import PlanConfig, Stages, StepVariant, variant_search
 from tfplace.plan.proposals import proposed_sizes
 

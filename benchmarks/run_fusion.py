@@ -21,8 +21,8 @@ from benchmarks.lib import Options
 from benchmarks.run_auto import EQUAL, LABELS, Row, placed
 from benchmarks.sets import Graphs, trained
 from tfplace.bin import cli
-from tfplace.core.order import AUTO
-from tfplace.core.presets import cluster_preset
+from tfplace.graph.order import AUTO
+from tfplace.hardware.presets import cluster_preset
 
 NONE, XLA = "none", "xla"
 COLUMNS = ("one device", "data parallel", "auto")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
   import keras
 
   from benchmarks.models import Trained
-  from tfplace.core import Cluster, Problem
+  from tfplace.graph import Cluster, Problem
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -83,7 +83,7 @@ def _two_logical() -> dict[str, Any]:
 
 def _one_device() -> "Cluster":
   """The first device of this process, and its host."""
-  from tfplace.core import Cluster
+  from tfplace.graph import Cluster
   from tfplace.plan.local_devices import local_cluster
 
   found = local_cluster()
@@ -169,9 +169,9 @@ def _predicted(
 ) -> dict[str, Any]:
   """Predicted times beside measured ones, in all and by op type."""
   from tfplace import cost
-  from tfplace.core import Problem
-  from tfplace.extraction import trace_keras
+  from tfplace.graph import Problem
   from tfplace.plan import local_step
+  from tfplace.variants import trace_keras
 
   traced = trace_keras(model, sample=(x, y))
   problem = Problem(cost.op_graph(traced, cluster), cluster)

@@ -27,10 +27,10 @@ from benchmarks import lib, user_step
 from benchmarks.lib import Options
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.core import OpGraph, Placement, Problem
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import MeasurementError, TfplaceError
+from tfplace.graph import OpGraph, Placement, Problem
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.recompute import RecomputeConfig
 from tfplace.measure.calibrate.placements import home_devices
 from tfplace.simulate import Simulator
 
@@ -220,7 +220,7 @@ class Run:
   def _traced(
     self, data: dict[str, np.ndarray], microbatches: VariantConfig
   ) -> "TracedStep":
-    from tfplace.extraction import trace_keras
+    from tfplace.variants import trace_keras
 
     model = self.trained.build()
     model.set_weights([data[f"weight{i}"] for i in range(len(model.weights))])

@@ -29,11 +29,11 @@ from absl import flags
 from benchmarks import lib
 from benchmarks.lib import Options
 from tfplace.bin import cli
-from tfplace.core import Cluster, Link, OpSpec, Problem, build_graph
-from tfplace.core.hardware import GPUS
-from tfplace.core.op_graph import CONTROL_OUTPUT
-from tfplace.core.order import RANK
-from tfplace.core.presets import cluster_preset
+from tfplace.graph import Cluster, Link, OpSpec, Problem, build_graph
+from tfplace.graph.op_graph import CONTROL_OUTPUT
+from tfplace.graph.order import RANK
+from tfplace.hardware.hardware import GPUS
+from tfplace.hardware.presets import cluster_preset
 from tfplace.simulate import Simulator
 
 OPTIONS = Options("run_plans", __doc__)
@@ -249,7 +249,7 @@ def torchgpipe_plans(rows: Rows) -> Iterator[Plan]:
   """ResNet-101 on P40s, per example; copies are on streams of their own."""
   from benchmarks.models import resnet101_modules
   from tfplace import cost
-  from tfplace.extraction import trace_keras
+  from tfplace.variants import trace_keras
 
   model, cut_bytes = resnet101_modules()
   for row in rows.get("torchgpipe", ()):

@@ -24,10 +24,10 @@ from benchmarks import lib
 from benchmarks.lib import Options
 from benchmarks.sets import SETS, SetRow
 from tfplace.bin import cli
-from tfplace.core import Problem
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
 from tfplace.errors import TfplaceError
+from tfplace.graph import Problem
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Result
 from tfplace.learned.ordered.placer import OrderedPlacer
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.place import warm_up

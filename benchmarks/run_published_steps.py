@@ -34,11 +34,11 @@ from benchmarks import kernel_data, lib
 from benchmarks.lib import Options
 from tfplace import placers
 from tfplace.bin import cli
-from tfplace.core import Problem
-from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.presets import cluster_preset
+from tfplace.graph import Problem
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.op_graph import OpGraph
+from tfplace.hardware.presets import cluster_preset
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def traced(key: StepKey) -> "TracedStep":
   import keras
 
   from benchmarks import models
-  from tfplace.extraction import trace_keras
+  from tfplace.variants import trace_keras
 
   keras.mixed_precision.set_global_policy(key.policy)
   model, sample = models.published_model(key.model, key.batch, not key.xla)

@@ -22,10 +22,10 @@ from absl import flags
 from benchmarks import lib, sets
 from benchmarks.lib import Options
 from tfplace import extract, formats, placers
-from tfplace.core import Problem
-from tfplace.core.budget import Budget
-from tfplace.core.presets import cluster_preset
 from tfplace.errors import TfplaceError
+from tfplace.graph import Problem
+from tfplace.graph.budget import Budget
+from tfplace.hardware.presets import cluster_preset
 from tfplace.models import zoo
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph

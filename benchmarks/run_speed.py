@@ -21,8 +21,8 @@ from absl import flags
 
 from benchmarks import lib
 from benchmarks.lib import Options
-from tfplace.core import OpGraph, OpSpec, Problem, build_graph
-from tfplace.core.presets import cluster_preset
+from tfplace.graph import OpGraph, OpSpec, Problem, build_graph
+from tfplace.hardware.presets import cluster_preset
 from tfplace.placers import Budget
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.place import warm_up

@@ -27,8 +27,8 @@ from absl import flags
 from benchmarks import lib
 from benchmarks.lib import Options
 from tfplace.bin import cli
-from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.formats.json_file import write_json
+from tfplace.graph.cluster import Cluster, Device, Link
 
 if TYPE_CHECKING:
   from benchmarks.users_models import Case

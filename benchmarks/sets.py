@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks import lib, random_steps
 from tfplace import cost
-from tfplace.core import Cluster, OpGraph, Problem
-from tfplace.core.microbatches import WHOLE, VariantConfig
-from tfplace.core.presets import cluster_preset
-from tfplace.core.recompute import RecomputeConfig
+from tfplace.graph import Cluster, OpGraph, Problem
+from tfplace.graph.microbatches import WHOLE, VariantConfig
+from tfplace.graph.recompute import RecomputeConfig
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import PlanConfig, Steps, graph_cache, graph_keys
 from tfplace.plan.source import open_source
 
@@ -123,7 +123,7 @@ def trace(
   """Traces the step of a model that is built for it, and then let go."""
   import keras
 
-  from tfplace.extraction import keras_step
+  from tfplace.variants import keras_step
 
   before = keras.config.dtype_policy()
   keras.config.set_dtype_policy(precision)

@@ -19,7 +19,7 @@ from absl import flags
 from benchmarks import sets
 from benchmarks.lib import Options
 from tfplace.bin import cli
-from tfplace.core import Problem
+from tfplace.graph import Problem
 from tfplace.plan import graph_cache
 from tfplace.training import process
 from tfplace.training.config import TrainConfig

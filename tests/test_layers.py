@@ -19,7 +19,8 @@ ON_USE = {"placers/registry.py": {"learned"}, "plan/plan.py": {"report"}}
 # file format such as "tfplace.graph.v1".
 DOTTED_NAME = re.compile(r"tfplace(?:\.(?!v\d+(?:\W|$))\w+)+(?::\w+)?")
 WITHOUT_TENSORFLOW = (
-  "core",
+  "graph",
+  "hardware",
   "formats",
   "plan.planner",
   "plan.live_step",

@@ -11,19 +11,6 @@ from typing import TYPE_CHECKING
 from tfplace import lazy
 
 if TYPE_CHECKING:
-  from tfplace.core import (
-    Cluster,
-    Device,
-    Evaluation,
-    Link,
-    OpGraph,
-    OpSpec,
-    Placement,
-    Problem,
-    build_graph,
-  )
-  from tfplace.core.evaluation import Result
-  from tfplace.core.presets import cluster_preset
   from tfplace.errors import (
     ApplyError,
     ExtractionError,
@@ -45,6 +32,19 @@ if TYPE_CHECKING:
     save_estimate,
     save_graph,
   )
+  from tfplace.graph import (
+    Cluster,
+    Device,
+    Evaluation,
+    Link,
+    OpGraph,
+    OpSpec,
+    Placement,
+    Problem,
+    build_graph,
+  )
+  from tfplace.graph.evaluation import Result
+  from tfplace.hardware.presets import cluster_preset
   from tfplace.keras import (
     PlacementCallback,
     place_model,
@@ -80,7 +80,7 @@ _HOMES = {
   "tfplace.plan.estimate": ("estimate", "largest_batch"),
   "tfplace.plan.plan": ("Plan",),
   "tfplace.plan.steps": ("extract",),
-  "tfplace.core": (
+  "tfplace.graph": (
     "Cluster",
     "Device",
     "Evaluation",
@@ -91,7 +91,7 @@ _HOMES = {
     "Problem",
     "build_graph",
   ),
-  "tfplace.core.presets": ("cluster_preset",),
+  "tfplace.hardware.presets": ("cluster_preset",),
   "tfplace.formats": (
     "load_cluster",
     "load_estimate",
@@ -110,7 +110,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)
 __version__ = "0.1.0"
 
-# Methods of the core, such as `Placement.save`, call these.
+# Methods of the graph package, such as `Placement.save`, call these.
 lazy.provide(
   {
     "save_evaluation": "tfplace.formats",

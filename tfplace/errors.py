@@ -8,7 +8,7 @@ import reprlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-  from tfplace.core.evaluation import Evaluation
+  from tfplace.graph.evaluation import Evaluation
 
 MOST_SHOWN = 120  # characters of one value in a message
 

@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from benchmarks import models, run_auto
-from tfplace.core.presets import cluster_preset
+from tfplace.hardware.presets import cluster_preset
 
 
 def tiny():

@@ -6,12 +6,9 @@ import socket
 import pytest
 
 from tfplace.errors import TfplaceError
-from tfplace.extraction import (
-  trace_graph_def,
-  trace_keras_file,
-  trace_saved_model,
-)
+from tfplace.extraction import trace_graph_def, trace_saved_model
 from tfplace.learned import policies
+from tfplace.variants import trace_keras_file
 
 SCHEMES = ("gs", "s3", "http", "https", "hdfs", "ram", "hf", "file")
 FLAGS = {

@@ -9,10 +9,19 @@ import sys
 import pytest
 
 from tests.testing.command_output import last_json
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import explain, extract, measure, place, simulate
 from tfplace.bounds import lower_bound
-from tfplace.core.presets import cluster_preset
+from tfplace.graph import (
+  Cluster,
+  Device,
+  Link,
+  OpSpec,
+  Placement,
+  Problem,
+  build_graph,
+)
+from tfplace.hardware.presets import cluster_preset
 
 COMMANDS = (
   *("extract", "place", "simulate", "measure", "train", "explain", "estimate"),
@@ -38,10 +47,10 @@ def keras_file(tmp_path_factory):
 def graph_file(tmp_path):
   # b and c may run side by side: a (1) -> b (10), c (10) -> d (1).
   ops = [
-    core.OpSpec(name, "X", {"GPU": us, "CPU": 9 * us}, [100])
+    OpSpec(name, "X", {"GPU": us, "CPU": 9 * us}, [100])
     for name, us in (("a", 1.0), ("b", 10.0), ("c", 10.0), ("d", 1.0))
   ]
-  graph = core.build_graph(
+  graph = build_graph(
     "diamond", ops, [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
   )
   path = tmp_path / "diamond.json"
@@ -51,10 +60,10 @@ def graph_file(tmp_path):
 
 @pytest.fixture
 def cluster_file(tmp_path):
-  devices = (core.Device("g0", "GPU", 1e4), core.Device("g1", "GPU", 1e4))
-  links = (core.Link("g0", "g1", 100.0), core.Link("g1", "g0", 100.0))
+  devices = (Device("g0", "GPU", 1e4), Device("g1", "GPU", 1e4))
+  links = (Link("g0", "g1", 100.0), Link("g1", "g0", 100.0))
   path = tmp_path / "pair.json"
-  formats.save_cluster(core.Cluster("pair", devices, links), path)
+  formats.save_cluster(Cluster("pair", devices, links), path)
   return str(path)
 
 
@@ -125,10 +134,10 @@ def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
   strategy, graph_file, tmp_path, capsys
 ):
   # 100 bytes take 100 us, and a step on one device 22.
-  devices = (core.Device("g0", "GPU", 1e4), core.Device("g1", "GPU", 1e4))
-  links = (core.Link("g0", "g1", 1.0), core.Link("g1", "g0", 1.0))
+  devices = (Device("g0", "GPU", 1e4), Device("g1", "GPU", 1e4))
+  links = (Link("g0", "g1", 1.0), Link("g1", "g0", 1.0))
   cluster, plan = str(tmp_path / "slow.json"), str(tmp_path / "p.json")
-  formats.save_cluster(core.Cluster("slow", devices, links), cluster)
+  formats.save_cluster(Cluster("slow", devices, links), cluster)
   arguments = [f"--graph={graph_file}", f"--cluster={cluster}"]
   arguments += [f"--strategy={strategy}", "--budget_s=2", f"--output={plan}"]
   assert place.run(arguments) == 0
@@ -147,7 +156,7 @@ def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
 def test_bounds_are_simple_or_proven(
   graph_file, cluster_file, tmp_path, capsys
 ):
-  problem = core.Problem(
+  problem = Problem(
     formats.load_graph(graph_file), formats.load_cluster(cluster_file)
   )
   proven_us = lower_bound(problem).us
@@ -155,7 +164,7 @@ def test_bounds_are_simple_or_proven(
   assert place.run([*arguments, "--strategy=single", "--json"]) == 0
   assert last_json(capsys)["lower_bound_us"] == proven_us
   plan = tmp_path / "p.json"
-  core.Placement(problem, [0, 0, 1, 1]).save(plan)
+  Placement(problem, [0, 0, 1, 1]).save(plan)
   arguments += [f"--placement={plan}"]
   assert simulate.run(arguments) == 0
   # a, b or c, d: 1 + 10 + 1; the proven one knows of transfers.
@@ -472,7 +481,7 @@ def test_place_goes_on_from_a_placement(
   assert last_json(capsys)["step_time_us"] == 13.0
   assert place.run([*common, init, "--strategy=heft"]) == 1
   assert "annealing, ordered and auto can" in capsys.readouterr().err
-  one = core.Cluster("left", (core.Device("g1", "GPU", 1e4),))
+  one = Cluster("left", (Device("g1", "GPU", 1e4),))
   formats.save_cluster(one, left)
   assert place.run([graph, f"--cluster={left}", init, "--json"]) == 0
   # All that was on g0 is on g1: 1 + 10 + 10 + 1 us.

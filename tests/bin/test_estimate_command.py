@@ -37,8 +37,8 @@ def test_tables_json_file_and_report(model_file, tmp_path, capsys):
 
 
 def test_largest_batch_of_a_cluster(model_file, tmp_path, capsys):
-  from tfplace.core.cluster import with_max_memory
-  from tfplace.core.presets import cluster_preset
+  from tfplace.graph.cluster import with_max_memory
+  from tfplace.hardware.presets import cluster_preset
 
   path = tmp_path / "c.json"
   small = with_max_memory(cluster_preset("v100x1"), {"GPU:0": 20_000})

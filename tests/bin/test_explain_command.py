@@ -5,21 +5,30 @@ import json
 import numpy as np
 import pytest
 
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import explain
+from tfplace.graph import (
+  Cluster,
+  Device,
+  Link,
+  OpSpec,
+  Placement,
+  Problem,
+  build_graph,
+)
 
 
 def chain_files(tmp_path, microbatches=(None, None)):
   """A chain of two ops on two devices, as files: 2 + 3 + 0.5 + 1 us."""
   first, second = microbatches
   ops = [
-    core.OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0], microbatch=first),
-    core.OpSpec("m/y/b", "Relu", {"GPU": 1.0}, microbatch=second),
+    OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0], microbatch=first),
+    OpSpec("m/y/b", "Relu", {"GPU": 1.0}, microbatch=second),
   ]
-  graph = core.build_graph("chain", ops, [(0, 0, 1)])
-  devices = (core.Device("g0", "GPU"), core.Device("g1", "GPU"))
-  cluster = core.Cluster("two", devices, (core.Link("g0", "g1", 2.0, 0.5),))
-  placement = core.Placement(core.Problem(graph, cluster), np.array([0, 1]))
+  graph = build_graph("chain", ops, [(0, 0, 1)])
+  devices = (Device("g0", "GPU"), Device("g1", "GPU"))
+  cluster = Cluster("two", devices, (Link("g0", "g1", 2.0, 0.5),))
+  placement = Placement(Problem(graph, cluster), np.array([0, 1]))
   paths = {x: str(tmp_path / f"{x}.json") for x in ("graph", "cluster", "plan")}
   formats.save_graph(graph, paths["graph"])
   formats.save_cluster(cluster, paths["cluster"])

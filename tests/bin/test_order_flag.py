@@ -8,7 +8,7 @@ from tests.plan.test_order_of_variants import two_stages
 from tests.testing.command_output import last_json
 from tfplace import formats
 from tfplace.bin import explain, place, simulate
-from tfplace.core.microbatches import VariantConfig
+from tfplace.graph.microbatches import VariantConfig
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import time
 import pytest
 
 import tfplace
-from tfplace import core, formats
+from tfplace import formats
+from tfplace.graph import Cluster, Device, Link, OpSpec, build_graph
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
 ENDS_WITHIN_S = 200.0  # 2 s on an idle machine; what it does takes 600
@@ -58,18 +59,16 @@ def ended(process, number):
 @pytest.fixture
 def problem(tmp_path):
   # A hundred ops: `auto` searches all of its minute.
-  ops = [
-    core.OpSpec(f"op{i}", "X", {"GPU": 1.0 + i % 7}, [i]) for i in range(100)
-  ]
+  ops = [OpSpec(f"op{i}", "X", {"GPU": 1.0 + i % 7}, [i]) for i in range(100)]
   edges = [(i, 0, j) for i in range(100) for j in (i + 3, i + 7) if j < 100]
   inputs = tmp_path / "in"
   inputs.mkdir()
-  formats.save_graph(core.build_graph("net", ops, edges), inputs / "g.json")
-  devices = [core.Device(f"g{i}", "GPU") for i in range(3)]
+  formats.save_graph(build_graph("net", ops, edges), inputs / "g.json")
+  devices = [Device(f"g{i}", "GPU") for i in range(3)]
   links = [
-    core.Link(a.name, b.name, 9.0) for a in devices for b in devices if a != b
+    Link(a.name, b.name, 9.0) for a in devices for b in devices if a != b
   ]
-  cluster = core.Cluster("three", tuple(devices), tuple(links))
+  cluster = Cluster("three", tuple(devices), tuple(links))
   formats.save_cluster(cluster, inputs / "c.json")
   (tmp_path / "out").mkdir()
   return tmp_path

@@ -11,9 +11,10 @@ import tempfile
 import pytest
 
 import tfplace
-from tfplace import core, errors, formats
-from tfplace.core.presets import cluster_preset
+from tfplace import errors, formats
 from tfplace.formats import files
+from tfplace.graph import OpSpec, build_graph
+from tfplace.hardware.presets import cluster_preset
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
 COMMANDS = {
@@ -26,7 +27,7 @@ COMMANDS = {
 
 @pytest.fixture
 def folder(tmp_path):
-  graph = core.build_graph("g", [core.OpSpec("op", "X", {"GPU": 1.0})], [])
+  graph = build_graph("g", [OpSpec("op", "X", {"GPU": 1.0})], [])
   formats.save_graph(graph, tmp_path / "g.json")
   device = cluster_preset("p100x2").devices[0].name
   content = f'"graph": "g", "assignments": {{"op": "{device}"}}'

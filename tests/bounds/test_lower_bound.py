@@ -8,7 +8,7 @@ import pytest
 from tests.testing import exact, problems, tiny_problems
 from tests.testing.slow import SLOW_TESTS
 from tfplace.bounds import lower_bound, tightened, tightened_within
-from tfplace.core import OpSpec, Problem, build_graph
+from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.placers import place
 from tfplace.simulate import Simulator
 from tfplace.simulate.links import serial_us

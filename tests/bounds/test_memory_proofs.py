@@ -5,8 +5,8 @@ import pytest
 
 from tests.testing import problems
 from tfplace.bounds import check_memory
-from tfplace.core import Problem
 from tfplace.errors import InfeasibleError
+from tfplace.graph import Problem
 from tfplace.simulate import Simulator
 
 

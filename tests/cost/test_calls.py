@@ -3,10 +3,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.core.presets import cluster_preset
 from tfplace.cost import calls, op_graph
-from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import TracedStep
+from tfplace.hardware.presets import cluster_preset
+from tfplace.variants import trace_keras
 
 SIDE = 256
 MATRIX_BYTES = SIDE * SIDE * 4

@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 
 from tfplace import cost
-from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
 from tfplace.errors import TfplaceError
 from tfplace.extraction.traced import TracedStep
+from tfplace.graph.protocols import OpCosts
+from tfplace.hardware.presets import cluster_preset
 
 CLUSTER = cluster_preset("k80x1")
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from tfplace import cost, extract, extraction, load_graph, place, save_graph
 from tfplace.bin import extract as extract_command
-from tfplace.core import OpSpec, Problem, build_graph
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.presets import cluster_preset
 from tfplace.cost import fusion
 from tfplace.errors import TfplaceError
+from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.hardware.presets import cluster_preset
 from tfplace.simulate import Simulator
 
 MB = 1e6

@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from tfplace import cost
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.presets import cluster_preset
 from tfplace.cost.kernels import parameters
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.times import times_us
 from tfplace.extraction.traced import TracedStep
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import graph_keys
 
 SIDE = 1024

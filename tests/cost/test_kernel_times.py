@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from tfplace.core.gpu_hardware import gpu_hardware
-from tfplace.core.hardware import GPUS
 from tfplace.cost.kernels import gemm, parameters
 from tfplace.cost.kernels.correction import Forest
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.rates import rates
 from tfplace.cost.kernels.times import times_us
+from tfplace.hardware.gpu_hardware import gpu_hardware
+from tfplace.hardware.hardware import GPUS
 
 PARAMETERS = parameters.load()
 

@@ -3,10 +3,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tfplace.core.op_graph import OpSpec, build_graph
 from tfplace.cost import with_measured_times
 from tfplace.cost.measured_costs import STEP_NOISE, noise_of, step_noise
 from tfplace.errors import MeasurementError
+from tfplace.graph.op_graph import OpSpec, build_graph
 
 NAN = float("nan")
 

@@ -4,13 +4,13 @@ import tensorflow as tf
 
 from tests.testing.slow import slow
 from tfplace import models
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.presets import cluster_preset
-from tfplace.core.problem import Problem
 from tfplace.cost import grappler, op_graph, sizes
 from tfplace.errors import ExtractionError, ProblemError
-from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import FeedSpec, TracedStep
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.problem import Problem
+from tfplace.hardware.presets import cluster_preset
+from tfplace.variants import trace_keras
 
 # A K80's peak and memory bandwidth in flop and bytes per us, by its data
 # sheet: 13 * 192 cores of 875 MHz, two flops each; 240 GB/s. The host's as

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tfplace import cost
-from tfplace.core.presets import cluster_preset
 from tfplace.cost import grappler
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import TracedStep
+from tfplace.hardware.presets import cluster_preset
+from tfplace.variants import trace_keras
 
 op_graph = functools.partial(cost.op_graph, cost_model="grappler")
 

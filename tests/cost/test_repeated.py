@@ -6,9 +6,9 @@ import pytest
 from keras import layers
 
 import tfplace
-from tfplace.core.microbatches import VariantConfig
 from tfplace.cost import op_classes, op_graph
-from tfplace.extraction import trace_keras
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.variants import trace_keras
 
 CLUSTER = tfplace.cluster_preset("v100x2")
 

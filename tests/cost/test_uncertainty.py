@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tfplace import placers
-from tfplace.core import OpSpec, Problem, build_graph
-from tfplace.core.presets import cluster_preset
 from tfplace.cost.uncertainty import (
   comparison_in_words,
   interval_in_words,
   sampled_step_us,
   with_intervals,
 )
+from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.hardware.presets import cluster_preset
 
 
 def problem_of(*types, cluster="v100x2", **extra):

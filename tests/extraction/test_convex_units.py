@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.extraction import units
+from tfplace.variants import units
 
 
 def is_acyclic(groups, before):

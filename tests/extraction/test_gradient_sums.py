@@ -6,12 +6,12 @@ from keras import layers
 
 import tfplace
 from tests.testing.microbatched import assert_equal, both, compiled, normal
-from tfplace.core.microbatches import (
+from tfplace.graph.microbatches import (
   VariantConfig,
   microbatch_of,
   microbatches_of,
 )
-from tfplace.extraction import trace_keras
+from tfplace.variants import trace_keras
 
 SUMS = {  # (microbatches, devices of each host) -> sums, by hand.
   (4, ()): (0, 1, 2, 3),

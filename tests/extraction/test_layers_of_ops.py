@@ -6,10 +6,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfplace.core.microbatches import VariantConfig
-from tfplace.extraction import trace_keras
 from tfplace.extraction.layers import with_updates
+from tfplace.graph.microbatches import VariantConfig
 from tfplace.keras import state
+from tfplace.variants import trace_keras
 
 LAYERS = keras.layers
 OPTIMIZERS = {

@@ -10,13 +10,13 @@ from keras import layers, ops
 
 import tfplace
 from tests.testing.microbatched import compiled
-from tfplace.core.microbatches import (
+from tfplace.graph.microbatches import (
   BATCH_SCOPE,
   WHOLE,
   VariantConfig,
   microbatch_of,
 )
-from tfplace.extraction import trace_keras
+from tfplace.variants import trace_keras
 
 BATCH = 8
 ROWS, WIDTH = 5000, 8  # of the table of embeddings

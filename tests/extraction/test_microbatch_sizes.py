@@ -6,13 +6,13 @@ import pytest
 
 import tfplace
 from tests.testing.microbatched import in_microbatches
-from tfplace.core.microbatches import (
+from tfplace.errors import ExtractionError
+from tfplace.graph.microbatches import (
   VariantConfig,
   microbatches_of,
 )
-from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches.parts import Parts
+from tfplace.variants import trace_keras
+from tfplace.variants.microbatches.parts import Parts
 
 
 @pytest.mark.parametrize("examples", [1, 3, 4, 5, 12, 24, 25, 100])

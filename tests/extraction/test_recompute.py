@@ -8,13 +8,13 @@ from keras import layers
 
 from tests.testing import recomputed_models as models
 from tfplace import cluster_preset, place
-from tfplace.core import Problem
-from tfplace.core.microbatches import VariantConfig, microbatches_of
-from tfplace.core.recompute import is_clone, original_name, recompute_config
 from tfplace.cost import op_graph
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_keras
 from tfplace.extraction.traced import with_initializers
+from tfplace.graph import Problem
+from tfplace.graph.microbatches import VariantConfig, microbatches_of
+from tfplace.graph.recompute import is_clone, original_name, recompute_config
+from tfplace.variants import trace_keras
 
 STEPS = 5
 # (model, microbatches)

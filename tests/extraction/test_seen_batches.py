@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from tfplace.core.given_batch import GivenBatch
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_keras
 from tfplace.extraction.keras_inputs import batch_spec
+from tfplace.graph.given_batch import GivenBatch
+from tfplace.variants import trace_keras
 
 LENGTH, BATCH = 7, 4
 RNG = np.random.default_rng(0)

@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 
-from tfplace import core, formats
-from tfplace.core import Problem
-from tfplace.core.placement import Placement
+from tfplace import formats
 from tfplace.errors import TfplaceError
 from tfplace.formats import cluster as cluster_format
 from tfplace.formats import codec, results
 from tfplace.formats import graph as graph_format
+from tfplace.graph import Cluster, Device, Evaluation, Link, OpSpec, Problem
+from tfplace.graph.placement import Placement
 from tfplace.learned import policies
 from tfplace.measure.remote.workers import load_hosts
 from tfplace.report.explain import explain
@@ -43,13 +43,13 @@ def keys(kind):
 
 READ_KEYS = {  # what the loaders know; they keep or ignore all else
   "graph": graph_format._GRAPH_KEYS,
-  "graph ops[]": keys(core.OpSpec),
+  "graph ops[]": keys(OpSpec),
   "graph edges[]": graph_format._EDGE_KEYS,
-  "cluster": keys(core.Cluster) | {"format"},
-  "cluster devices[]": keys(core.Device),
-  "cluster links[]": keys(core.Link),
+  "cluster": keys(Cluster) | {"format"},
+  "cluster devices[]": keys(Device),
+  "cluster links[]": keys(Link),
   "placement": results._PLACEMENT_KEYS,
-  "evaluation": keys(core.Evaluation) | {"format"},
+  "evaluation": keys(Evaluation) | {"format"},
 }
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from tests.testing.json_files import CLUSTER, CPU, GPU, GRAPH
 from tests.testing.packed_graphs import odd_graph
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.errors import FormatError, PlacementError
 from tfplace.formats.graph import graph_to_json
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
+from tfplace.graph import Evaluation, OpSpec, Placement, Problem, build_graph
+from tfplace.graph.cluster import MESSAGE_COSTS
 
 
 def write(path, data):
@@ -200,20 +202,20 @@ def test_costs_of_messages_round_trip_and_zeros_are_left_out(tmp_path):
   written = json.loads((tmp_path / "again.json").read_text())["links"]
   assert costs.items() <= written[0].items()
   assert "recv_us" not in written[0]
-  assert not written[1].keys() & set(core.cluster.MESSAGE_COSTS)
+  assert not written[1].keys() & set(MESSAGE_COSTS)
   assert formats.load_cluster(tmp_path / "again.json").links == cluster.links
 
 
 @pytest.fixture
 def problem(tmp_path):
   graph = formats.load_graph(write(tmp_path / "g.json", GRAPH))
-  return core.Problem(
+  return Problem(
     graph, formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
   )
 
 
 def test_placement_round_trip(problem, tmp_path):
-  placement = core.Placement(problem, np.array([0, 1]))
+  placement = Placement(problem, np.array([0, 1]))
   placement.save(tmp_path / "p.json")
   again = formats.load_placement(tmp_path / "p.json", problem)
   assert again.assignments == {"a": GPU, "b": CPU}
@@ -244,7 +246,7 @@ def test_broken_placement_is_refused_by_op_and_device(problem, tmp_path, case):
 
 
 def test_evaluation_round_trip_with_a_step_that_never_ended(tmp_path):
-  evaluation = core.Evaluation(
+  evaluation = Evaluation(
     math.inf, False, {GPU: 5}, {GPU: 0.5}, 3, 1.25, "measured", {"error": "x"}
   )
   evaluation.save(tmp_path / "e.json")
@@ -254,7 +256,7 @@ def test_evaluation_round_trip_with_a_step_that_never_ended(tmp_path):
 @pytest.mark.parametrize("order", ["arrival", "rank"])
 def test_the_order_of_a_placement_is_that_of_its_file(problem, order, tmp_path):
   path = tmp_path / "p.json"
-  core.Placement(problem.in_order(order), np.array([0, 1])).save(path)
+  Placement(problem.in_order(order), np.array([0, 1])).save(path)
   data = json.loads(path.read_text())
   assert data.get("order") == (None if order == "arrival" else "rank")
   for given in ("arrival", "rank"):  # Whatever order the given problem has.
@@ -266,7 +268,7 @@ def test_the_order_of_a_placement_is_that_of_its_file(problem, order, tmp_path):
 @pytest.mark.parametrize("order", ["fifo", None, 3, ["rank"]])
 def test_an_unknown_order_is_refused_by_name(problem, order, tmp_path):
   path = tmp_path / "p.json"
-  core.Placement(problem, np.array([0, 1])).save(path)
+  Placement(problem, np.array([0, 1])).save(path)
   write(path, {**json.loads(path.read_text()), "order": order})
   for load in (
     lambda: formats.load_placement(path, problem),
@@ -280,8 +282,8 @@ def test_an_unknown_order_is_refused_by_name(problem, order, tmp_path):
   "graph",
   [
     odd_graph(),
-    core.build_graph("nothing", [], []),
-    core.build_graph("alone", [core.OpSpec("a", "X", {})], []),
+    build_graph("nothing", [], []),
+    build_graph("alone", [OpSpec("a", "X", {})], []),
   ],
   ids=lambda graph: graph.name,
 )

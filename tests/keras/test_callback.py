@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.core import Placement
 from tfplace.errors import ApplyError, TfplaceError
+from tfplace.graph import Placement
 from tfplace.keras import callback as callback_module
 from tfplace.keras import state, step_clock
 from tfplace.keras.controller import Controller

@@ -9,7 +9,7 @@ import tfplace
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.errors import TfplaceError
-from tfplace.extraction import trace_keras, unit_steps
+from tfplace.variants import trace_keras, unit_steps
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
 

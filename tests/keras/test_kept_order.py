@@ -9,12 +9,12 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.core import Placement
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.order import RANK
 from tfplace.errors import ApplyError
-from tfplace.extraction import op_order
+from tfplace.graph import Placement
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.order import RANK
 from tfplace.keras.controller import controller_of
+from tfplace.variants import op_order
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import tfplace
 from tests.testing import layer_cases
 from tests.testing import placed_models as at
 from tests.testing.slow import slow, slow_but
-from tfplace.core import Placement
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.recompute import RecomputeConfig, is_clone
-from tfplace.extraction import trace_keras
+from tfplace.graph import Placement
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.recompute import RecomputeConfig, is_clone
 from tfplace.keras import state
+from tfplace.variants import trace_keras
 
 STEPS = 3
 # Steps that a plan is of; all ops are placed at random.

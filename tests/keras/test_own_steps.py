@@ -12,7 +12,7 @@ from keras import layers, ops
 import tfplace
 from tests.testing import placed_models as at
 from tests.testing.layer_cases import floats
-from tfplace.extraction import keras_step
+from tfplace.variants import keras_step
 
 BATCH = 4
 

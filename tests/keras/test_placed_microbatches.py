@@ -19,10 +19,10 @@ from tests.testing.placed_models import (
   split_placement,
   unplaced_fit,
 )
-from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.extraction.microbatches import microbatched_step
+from tfplace.graph.microbatches import VariantConfig
 from tfplace.plan.local_devices import local_cluster
+from tfplace.variants.microbatches import microbatched_step
 
 AMPLIFIED = 1e-4  # Adam divides rounding by small second moments
 CPU = {"strategy": "cpu", "batch_size": BATCH}

@@ -9,9 +9,9 @@ from keras import layers
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.core.recompute import is_clone
 from tfplace.errors import InfeasibleError
-from tfplace.extraction.activations import recompute as recomputing
+from tfplace.graph.recompute import is_clone
+from tfplace.variants.recompute import recompute as recomputing
 
 RNG = np.random.default_rng(0)
 X = RNG.random((16, 64)).astype("float32")

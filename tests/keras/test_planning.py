@@ -10,8 +10,8 @@ import pytest
 import tfplace
 from tests.testing import placed_models as at
 from tfplace.bounds import lower_bound
-from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, TfplaceError
+from tfplace.graph.units import format_us
 from tfplace.keras import progress, steps
 from tfplace.plan import local_step
 from tfplace.plan.local_devices import local_cluster

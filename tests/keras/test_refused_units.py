@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.extraction import trace_keras, unit_steps
+from tfplace.variants import trace_keras, unit_steps
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
 GIVEN = {"first": "CPU:0", "refused": "CPU:1", "last": "CPU:0"}

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from tests.testing import placed_models as at
 from tfplace.bin import place
-from tfplace.core import Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import trace_saved_model
 from tfplace.extraction.safety import safe_loading
 from tfplace.formats import results, save_cluster
+from tfplace.graph import Placement
 from tfplace.keras import write_placed_saved_model
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))

@@ -10,9 +10,9 @@ from keras import layers, ops
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_keras
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.variants import trace_keras
 
 EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.placed_models import LOCAL
-from tfplace.extraction import op_order, unit_calls
+from tfplace.variants import op_order, unit_calls
 
 DEVICES = tuple(f"{LOCAL}CPU:{i}" for i in range(2))
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import Simulator, core
+from tfplace import Simulator
+from tfplace.graph import OpSpec, build_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.base_schedule import (
   BUSY_SHARE,
@@ -26,10 +27,9 @@ def joined():
   """Ops of 10 and 3 us that one of 5 us joins; launches take 1, links 2 us."""
   times = {"long": 10.0, "short": 3.0, "join": 5.0}
   ops = [
-    core.OpSpec(name, "MatMul", {"GPU": us}, [0.0])
-    for name, us in times.items()
+    OpSpec(name, "MatMul", {"GPU": us}, [0.0]) for name, us in times.items()
   ]
-  return core.build_graph("joined", ops, [(0, 0, 2), (1, 0, 2)])
+  return build_graph("joined", ops, [(0, 0, 2), (1, 0, 2)])
 
 
 def seen(graph, devices, number=2):

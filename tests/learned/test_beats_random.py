@@ -14,7 +14,7 @@ import pytest
 
 import tfplace
 from tests.testing.slow import SLOW
-from tfplace.core.budget import Budget
+from tfplace.graph.budget import Budget
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sampling import sample
 from tfplace.placers import get_placer, registry

@@ -5,18 +5,18 @@ import dataclasses
 import numpy as np
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import core
+from tfplace.graph import OpSpec, build_graph
 from tfplace.learned.decisions import decisions_at, group_decisions
 
 
 def test_each_free_op_is_a_decision_and_a_group_is_one():
   # ops 0 and 2 share a group: 3 decisions for 4 ops.
   ops = [
-    core.OpSpec(name, "Relu", {"GPU": 1.0}, [4], colocation=group)
+    OpSpec(name, "Relu", {"GPU": 1.0}, [4], colocation=group)
     for name, group in [("a", "g"), ("b", None), ("c", "g"), ("d", None)]
   ]
   edges = [(0, 0, 1), (1, 0, 2), (2, 0, 3)]
-  problem = problem_of(core.build_graph("g", ops, edges), gpus(2))
+  problem = problem_of(build_graph("g", ops, edges), gpus(2))
   decisions = group_decisions(problem)
   assert decisions.num_decisions == 3
   assert decisions.decision_of.tolist() == [0, 1, 0, 2]
@@ -79,21 +79,18 @@ def test_no_cluster_mixes_microbatches_or_loses_variables():
   # A variable of each layer feeds that layer in four microbatches; all
   # activations are small, so that bytes alone would merge across microbatches.
   ops = [
-    core.OpSpec(f"v{j}", "VarHandleOp", {"GPU": 0.0}, [1e6], 1e6)
-    for j in range(8)
+    OpSpec(f"v{j}", "VarHandleOp", {"GPU": 0.0}, [1e6], 1e6) for j in range(8)
   ]
   edges = []
   for i in range(4):
     for j in range(8):
       at = len(ops)
       name = f"microbatch_{i}/layer_{j}"
-      ops.append(
-        core.OpSpec(name, "MatMul", {"GPU": 10.0}, [10.0], microbatch=i)
-      )
+      ops.append(OpSpec(name, "MatMul", {"GPU": 10.0}, [10.0], microbatch=i))
       edges.append((j, 0, at))
       if j:
         edges.append((at - 1, 0, at))
-  problem = problem_of(core.build_graph("split", ops, edges), gpus(2))
+  problem = problem_of(build_graph("split", ops, edges), gpus(2))
   of = group_decisions(problem, 16).decision_of
   microbatch = problem.graph.microbatch
   assert of.max() + 1 <= 16

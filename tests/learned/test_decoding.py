@@ -11,8 +11,9 @@ from tests.testing.policy_problems import (
   random_graph,
   uniform_head,
 )
-from tfplace import Simulator, core
-from tfplace.core.budget import Budget
+from tfplace import Simulator
+from tfplace.graph import Cluster, OpSpec, build_graph
+from tfplace.graph.budget import Budget
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import (
   CUT_ABOVE,
@@ -51,10 +52,10 @@ def decode_all(tables, head, noise):
 
 def ops(times, edges=(), num_bytes=0.0, **more):
   specs = [
-    core.OpSpec(f"op{i}", "MatMul", {"GPU": t}, [num_bytes], **more)
+    OpSpec(f"op{i}", "MatMul", {"GPU": t}, [num_bytes], **more)
     for i, t in enumerate(times)
   ]
-  return core.build_graph("by_hand", specs, [(a, 0, b) for a, b in edges])
+  return build_graph("by_hand", specs, [(a, 0, b) for a, b in edges])
 
 
 def test_earliest_end_is_greedy_list_scheduling():
@@ -144,7 +145,7 @@ def test_a_full_device_is_left_out():
 
 def test_missing_links_are_seen_as_far():
   devices = gpus(2).devices
-  cluster = core.Cluster("apart", devices, ())
+  cluster = Cluster("apart", devices, ())
   tables = tables_of(ops([1.0, 1.0], [(0, 1)], 8.0), cluster)
   forced = np.full((1, 2), -1, np.int32)
   noise = np.zeros((1, 2, 2), np.float32)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import core
+from tfplace.graph import Cluster, OpSpec, build_graph
+from tfplace.hardware import presets
 from tfplace.learned import features
 from tfplace.learned.decisions import group_decisions
 
@@ -19,7 +20,7 @@ def extracted(graph, cluster, max_decisions=None):
 def scaled(graph, cluster, factor):
   """The same problem with every time and every byte times `factor`."""
   ops = [
-    core.OpSpec(
+    OpSpec(
       name,
       graph.types[i],
       {kind: times[i] * factor for kind, times in graph.time_us.items()},
@@ -44,8 +45,8 @@ def scaled(graph, cluster, factor):
     for link in cluster.links
   )
   return (
-    core.build_graph(graph.name, ops, edges),
-    core.Cluster(cluster.name, devices, links),
+    build_graph(graph.name, ops, edges),
+    Cluster(cluster.name, devices, links),
   )
 
 
@@ -79,12 +80,12 @@ def test_numbers_are_relative_and_names_do_not_matter():
 
 def test_type_is_that_of_the_costliest_op_of_a_decision():
   ops = [
-    core.OpSpec("a", "Cheap", {"GPU": 1.0}, [4], colocation="g"),
-    core.OpSpec("b", "Dear", {"GPU": 9.0}, [4], colocation="g"),
-    core.OpSpec("c", "Dear", {"GPU": 9.0}, [4]),
-    core.OpSpec("d", "Cheap", {"GPU": 1.0}, [4]),
+    OpSpec("a", "Cheap", {"GPU": 1.0}, [4], colocation="g"),
+    OpSpec("b", "Dear", {"GPU": 9.0}, [4], colocation="g"),
+    OpSpec("c", "Dear", {"GPU": 9.0}, [4]),
+    OpSpec("d", "Cheap", {"GPU": 1.0}, [4]),
   ]
-  graph = core.build_graph("g", ops, [(0, 0, 1), (1, 0, 2), (2, 0, 3)])
+  graph = build_graph("g", ops, [(0, 0, 1), (1, 0, 2), (2, 0, 3)])
   group, dear, cheap = extracted(graph, gpus(2)).type_id
   assert group == dear != cheap
 
@@ -93,11 +94,11 @@ def test_names_say_how_far_along_each_axis_a_decision_is():
   # Four steps of two layers, and an op that is in none.
   names = [f"model/step_{s}/layer_{i}/MatMul" for s in range(4) for i in (1, 5)]
   ops = [
-    core.OpSpec(name, "MatMul", {"GPU": 10.0 + i}, [4.0])
+    OpSpec(name, "MatMul", {"GPU": 10.0 + i}, [4.0])
     for i, name in enumerate([*names, "loss"])
   ]
   edges = [(i, 0, i + 1) for i in range(8)]
-  graph = core.build_graph("unrolled", ops, edges)
+  graph = build_graph("unrolled", ops, edges)
   decisions = group_decisions(problem_of(graph, gpus(2)))
   layer, step, none = decisions.axes(3)  # both have all work: by name
   assert step.tolist()[:8] == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -121,10 +122,10 @@ def test_names_say_how_far_along_each_axis_a_decision_is():
 
 
 def test_policies_see_the_speed_and_the_type_of_each_kind():
-  cluster = core.presets.cluster_preset("1*v100x1+a100x1")
+  cluster = presets.cluster_preset("1*v100x1+a100x1")
   times = {"GPU-v100": 30.0, "GPU-a100": 10.0}
   times |= {"CPU-dgx-1": 900.0, "CPU-dgx-a100": 900.0}
-  graph = core.build_graph("g", [core.OpSpec("a", "MatMul", times, [4.0])], [])
+  graph = build_graph("g", [OpSpec("a", "MatMul", times, [4.0])], [])
   device = extracted(graph, cluster).device
   # Column 2 is the logarithm of the time over that of the fastest device,
   # clipped at 5, and column 8 says that the device is a CPU.

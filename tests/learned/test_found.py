@@ -7,8 +7,8 @@ import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
-from tfplace.core.budget import Budget
-from tfplace.core.placement import Placement
+from tfplace.graph.budget import Budget
+from tfplace.graph.placement import Placement
 from tfplace.learned import policies, policy_format
 from tfplace.placers.auto import AutoPlacer
 

@@ -12,7 +12,7 @@ import pytest
 import tfplace
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, errors
-from tfplace.core.budget import Budget
+from tfplace.graph.budget import Budget
 from tfplace.learned import gdp, policies
 from tfplace.learned.gdp import GdpPlacer
 from tfplace.placers import get_placer

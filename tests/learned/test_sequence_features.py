@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import core
+from tfplace.graph import OpSpec, build_graph
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.sequence import features, placers, placeto_features
 
 
 def small():
   """a feeds b and c; b feeds c; c and its variable v share a group."""
-  spec = core.OpSpec
+  spec = OpSpec
   ops = [
     spec("a", "MatMul", {"GPU": 10.0}, [100.0, 900.0]),
     spec("b", "Relu", {"GPU": 10.0, "CPU": 50.0}, [400.0]),
@@ -19,7 +19,7 @@ def small():
     spec("c", "MatMul", {"CPU": 20.0}, [], colocation="g"),
   ]
   edges = [(0, 0, 1), (0, 1, 3), (1, 0, 3), (2, -1, 3)]
-  graph = core.build_graph("small", ops, edges)
+  graph = build_graph("small", ops, edges)
   return group_decisions(problem_of(graph, gpus(2, cpu=True)))
 
 
@@ -59,14 +59,14 @@ def test_members_without_a_kernel_go_to_their_fastest_device():
 def diamond(decision_of=range(5)):
   """a -> b, c -> d, and e alone; two GPUs and a CPU; d not on a CPU."""
   ops = [
-    core.OpSpec("a", "Relu", {"GPU": 2.0, "CPU": 8.0}, [4000]),
-    core.OpSpec("b", "Relu", {"GPU": 6.0, "CPU": 9.0}, [8000]),
-    core.OpSpec("c", "Relu", {"GPU": 3.0, "CPU": 3.0}, [2000]),
-    core.OpSpec("d", "Relu", {"GPU": 4.0}, [1000]),
-    core.OpSpec("e", "Relu", {"GPU": 1.0, "CPU": 1.0}, [0]),
+    OpSpec("a", "Relu", {"GPU": 2.0, "CPU": 8.0}, [4000]),
+    OpSpec("b", "Relu", {"GPU": 6.0, "CPU": 9.0}, [8000]),
+    OpSpec("c", "Relu", {"GPU": 3.0, "CPU": 3.0}, [2000]),
+    OpSpec("d", "Relu", {"GPU": 4.0}, [1000]),
+    OpSpec("e", "Relu", {"GPU": 1.0, "CPU": 1.0}, [0]),
   ]
   edges = [(0, 0, 1), (0, 0, 2), (1, 0, 3), (2, 0, 3)]
-  graph = core.build_graph("diamond", ops, edges)
+  graph = build_graph("diamond", ops, edges)
   problem = problem_of(graph, gpus(2, cpu=True))
   return Decisions(problem, np.array(decision_of, np.int32))
 

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import Simulator, core
-from tfplace.core import symmetry
+from tfplace import Simulator
+from tfplace.graph import symmetry
+from tfplace.graph.cluster import MESSAGE_COSTS
 
 
 def test_identical_devices_are_one_class_and_others_are_not():
   assert symmetry.device_classes(gpus(3, cpu=True)).tolist() == [0, 0, 0, 3]
 
 
-@pytest.mark.parametrize(
-  "field", ["bandwidth_bytes_per_us", *core.cluster.MESSAGE_COSTS]
-)
+@pytest.mark.parametrize("field", ["bandwidth_bytes_per_us", *MESSAGE_COSTS])
 def test_a_device_with_another_link_is_a_class_of_its_own(field):
   cluster = gpus(3)
   links = list(cluster.links)

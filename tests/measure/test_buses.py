@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfplace.core.cluster import Cluster, Device
+from tfplace.graph.cluster import Cluster, Device
 from tfplace.measure import LocalDevices
 from tfplace.measure.calibrate import buses
 

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 from tfplace.measure import evaluations
 from tfplace.measure.calibrate import calibration, fit
 from tfplace.measure.calibrate.fit import Factors

@@ -5,11 +5,11 @@ import pytest
 
 from tests.testing import placed_models as at
 from tfplace import cost
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.extraction import trace_keras
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.measure import MeasurementHarness, WorkerCluster
+from tfplace.variants import trace_keras
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import time
 import numpy as np
 
 from tests.testing.small_steps import Step, faulty_step
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.problem import Problem
 from tfplace.measure import MeasurementHarness, WorkerCluster
 
 LIMIT_BYTES = 100e6

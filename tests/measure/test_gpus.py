@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from tests.testing.small_steps import Step
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
 from tfplace.extraction import feed_values, run_steps
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.problem import Problem
 from tfplace.measure import (
   LocalDevices,
   MeasurementHarness,

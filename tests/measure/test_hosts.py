@@ -16,10 +16,10 @@ from tests.testing.patience import patiently
 from tests.testing.served_workers import serving, write_hosts
 from tests.testing.slow import SLOW
 from tfplace.bin import place
-from tfplace.core.problem import Problem
 from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
 from tfplace.extraction import feed_values, run_steps
+from tfplace.graph.problem import Problem
 from tfplace.measure import open_cluster, profile
 from tfplace.measure.local import host
 from tfplace.measure.remote import hosts as hosts_lib

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from tfplace import cost
-from tfplace.core.problem import Problem
-from tfplace.extraction import trace_keras
+from tfplace.graph.problem import Problem
 from tfplace.measure import OpenCluster
 from tfplace.plan.live_step import guesses
 from tfplace.simulate import Simulator
+from tfplace.variants import trace_keras
 
 BATCH, WIDTH = 4, 8
 

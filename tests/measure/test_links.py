@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 from tfplace.measure.calibrate import fit, links
 from tfplace.measure.session import messages
 from tfplace.simulate import Simulator

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfplace.core.gpu_hardware import gpu_hardware
-from tfplace.core.hardware import GPUS, HOSTS
 from tfplace.cost import grappler
 from tfplace.errors import MeasurementError
+from tfplace.hardware.gpu_hardware import gpu_hardware
+from tfplace.hardware.hardware import GPUS, HOSTS
 from tfplace.measure.local import gpus
 from tfplace.measure.session import session
 from tfplace.plan.local_devices import local_cluster, shared_note

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.small_steps import Step, as_graph
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
 from tfplace.cost.measured_costs import noise_of
 from tfplace.extraction.traced import TracedStep
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 from tfplace.measure import ChildError, Profile, WorkerCluster, profile
 from tfplace.measure.calibrate import profiling
 from tfplace.measure.harness import MeasurementHarness

@@ -14,11 +14,11 @@ from tests.testing.served_workers import Served, await_true
 from tests.testing.slow import SLOW
 from tfplace import cost
 from tfplace.bin import worker
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
 from tfplace.extraction import trace_graph_def
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.measure.remote import resolvers, tasks, workers
 
 

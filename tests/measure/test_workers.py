@@ -12,10 +12,10 @@ import pytest
 
 from tests.testing.patience import patiently
 from tests.testing.slow import SLOW
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.measure import (
   ChildError,
   WorkerCluster,

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tests.testing.slow import SLOW
 from tfplace import cluster_preset, extract, models
-from tfplace.core import Problem
 from tfplace.errors import ExtractionError
+from tfplace.graph import Problem
 from tfplace.plan.source import open_source
 
 WORDS = {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tfplace import cost
-from tfplace.core import Problem
-from tfplace.core.presets import cluster_preset
+from tfplace.graph import Problem
+from tfplace.hardware.presets import cluster_preset
 from tfplace.placers import place
 from tfplace.plan.source import open_source
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 from tfplace.placers.beside_gpus import gpus_compute
 
 MIB = 2.0**20

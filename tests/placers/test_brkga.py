@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.testing import exact, problems
-from tfplace.core import Problem
+from tfplace.graph import Problem
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.search import brkga

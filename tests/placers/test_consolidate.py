@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.core import Problem
-from tfplace.core.budget import Budget
-from tfplace.core.paths import transfers
+from tfplace.graph import Problem
+from tfplace.graph.budget import Budget
+from tfplace.graph.paths import transfers
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.tracker import Tracker

@@ -15,9 +15,9 @@ from tests.testing.one_layer import Step
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.slow import slow_but
 from tfplace import placers
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.order import ORDERS
 from tfplace.errors import TfplaceError
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.order import ORDERS
 from tfplace.placers import dask_workers
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.plan import PlanConfig

@@ -7,9 +7,9 @@ import pytest
 
 from tests.testing import exact, odd_problems, problems
 from tfplace.bounds import lower_bound
-from tfplace.core import OpSpec, Placement, Problem, build_graph
-from tfplace.core.presets import cluster_preset
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
+from tfplace.graph import OpSpec, Placement, Problem, build_graph
+from tfplace.hardware.presets import cluster_preset
 from tfplace.learned.policies import SHIPPED
 from tfplace.placers import (
   LEARNED,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.core.budget import Budget
 from tfplace.errors import TfplaceError
+from tfplace.graph.budget import Budget
 from tfplace.placers import registry
 from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.search.annealing import improve

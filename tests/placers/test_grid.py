@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from tests.testing import problems, split_steps
-from tfplace.core import (
+from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph import (
   Cluster,
   Device,
   Link,
   Placement,
   Problem,
 )
-from tfplace.core.paths import transfers
-from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.paths import transfers
 from tfplace.placers import place
 from tfplace.placers.registry import MICROBATCHED
 from tfplace.placers.rules.stages import balanced_shares, balanced_stages

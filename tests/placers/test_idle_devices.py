@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.evaluation import Result
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.evaluation import Result
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.placers.idle_devices import (
   idle_reason,
   without_idle_devices,

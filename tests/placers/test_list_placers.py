@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing import exact, problems
-from tfplace.core import OpSpec, Problem, build_graph
-from tfplace.core.cluster import MESSAGE_COSTS
+from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.graph.cluster import MESSAGE_COSTS
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import (

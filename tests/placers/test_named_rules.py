@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.core import OpSpec, Problem, build_graph
-from tfplace.core.op_names import UNKNOWN
+from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.graph.op_names import UNKNOWN
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.rules.axes import read_scopes, splits

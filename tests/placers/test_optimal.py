@@ -7,7 +7,7 @@ import pytest
 
 from tests.testing import problems
 from tfplace.bounds import tightened
-from tfplace.core import Problem
+from tfplace.graph import Problem
 from tfplace.placers import place, warm_up
 
 SEARCHES = ["annealing", "brkga", "auto"]

@@ -5,8 +5,8 @@ import pytest
 
 import tfplace
 from tests.testing.split_steps import split_graph
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.simulate import Simulator
 
 

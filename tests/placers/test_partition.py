@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing import exact, problems
-from tfplace.core import Cluster, Device, Link, Problem
 from tfplace.errors import TfplaceError
+from tfplace.graph import Cluster, Device, Link, Problem
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.partition.metis import WeightedGraph, cut, weighted_graph

@@ -8,9 +8,9 @@ import pytest
 
 from tests.testing import problems
 from tfplace import placers
-from tfplace.core import Link, OpSpec, Placement, Problem, build_graph
-from tfplace.core.placement import check_devices
 from tfplace.errors import TfplaceError
+from tfplace.graph import Link, OpSpec, Placement, Problem, build_graph
+from tfplace.graph.placement import check_devices
 from tfplace.placers.replan import carried_over
 from tfplace.simulate import Simulator
 

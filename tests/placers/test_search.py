@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.core import Problem
-from tfplace.core.budget import Budget
+from tfplace.graph import Problem
+from tfplace.graph.budget import Budget
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merge import coarse_levels, merged
 from tfplace.placers.search import moves

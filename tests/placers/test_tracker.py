@@ -4,7 +4,7 @@ import numpy as np
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
-from tfplace.core.budget import Budget
+from tfplace.graph.budget import Budget
 from tfplace.placers.tracker import Tracker
 
 

@@ -14,8 +14,8 @@ _COUNTING = """
 import dataclasses, json, sys
 import numpy as np
 from tests.testing import problems
-from tfplace.core import Problem
-from tfplace.core.budget import Budget
+from tfplace.graph import Problem
+from tfplace.graph.budget import Budget
 from tfplace import placers
 from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.simulate import Simulator

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace import core, formats
-from tfplace.core import estimate as estimates
-from tfplace.core.hardware import GPUS
-from tfplace.core.presets import cluster_preset
+from tfplace import formats
 from tfplace.errors import FormatError, InfeasibleError, TfplaceError
+from tfplace.graph import OpSpec, build_graph
+from tfplace.graph import estimate as estimates
+from tfplace.graph.cluster import with_max_memory
+from tfplace.hardware.hardware import GPUS
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import PlanConfig, estimate
 from tfplace.plan.estimate import batch, cards, fits
 from tfplace.plan.source import ModelSource, open_source
@@ -84,10 +86,8 @@ def test_cards_are_presets_or_kinds_of_a_cluster(found):
 
 def test_the_largest_batch_uses_all_kinds_of_gpus():
   limits = {"GPU:0": 6_000, "GPU:1": 6_000}
-  alone = core.cluster.with_max_memory(
-    cluster_preset("v100x1"), {"GPU:0": 6_000}
-  )
-  mixed = core.cluster.with_max_memory(cluster_preset("v100x1+p100x1"), limits)
+  alone = with_max_memory(cluster_preset("v100x1"), {"GPU:0": 6_000})
+  mixed = with_max_memory(cluster_preset("v100x1+p100x1"), limits)
   found = tfplace.largest_batch(dense(), mixed, batch_size=8)
   small = tfplace.largest_batch(dense(), alone, batch_size=8)
   assert found.batch_size > small.batch_size
@@ -185,9 +185,9 @@ def test_microbatches_are_traced_until_every_card_holds_the_step(monkeypatch):
 
 
 def test_host_memory_does_not_make_a_step_fit():
-  graph = core.build_graph(
+  graph = build_graph(
     "g",
-    [core.OpSpec("a", "X", {"GPU": 1.0, "CPU": 1.0}, persistent_bytes=100.0)],
+    [OpSpec("a", "X", {"GPU": 1.0, "CPU": 1.0}, persistent_bytes=100.0)],
     [],
   )
   card = cards.cluster_card(cluster(50))
@@ -288,7 +288,5 @@ def test_error_names_value_and_choices(arguments, words):
 
 
 def test_card_is_the_gpu_even_if_the_host_is_faster():
-  graph = core.build_graph(
-    "g", [core.OpSpec("a", "X", {"GPU": 9.0, "CPU": 1.0})], []
-  )
+  graph = build_graph("g", [OpSpec("a", "X", {"GPU": 9.0, "CPU": 1.0})], [])
   assert cards.main_kind(graph, cluster_preset("v100x1")) == "GPU"

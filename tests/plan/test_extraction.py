@@ -11,11 +11,11 @@ import tensorflow as tf
 import tfplace
 from tfplace import cost
 from tfplace.bin import extract as extract_command
-from tfplace.core.microbatches import WHOLE
-from tfplace.core.presets import cluster_preset
-from tfplace.core.protocols import OpCosts
 from tfplace.cost import registry
 from tfplace.formats.graph import graph_to_json
+from tfplace.graph.microbatches import WHOLE
+from tfplace.graph.protocols import OpCosts
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import PlanConfig, Steps
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
@@ -64,8 +64,8 @@ def test_only_another_question_is_traced(filled, monkeypatch):
 
 HIT = f"""
 import sys
-from tfplace.core.microbatches import WHOLE
-from tfplace.core.presets import cluster_preset
+from tfplace.graph.microbatches import WHOLE
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import PlanConfig, Steps
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.source import open_source
@@ -150,7 +150,7 @@ def test_commands_keep_graphs_where_they_are_told(graph_def_file, tmp_path):
 def test_keras_names_start_anew_inside_and_go_on_outside():
   import keras
 
-  from tfplace.extraction.keras_step import fresh_names
+  from tfplace.variants.keras_step import fresh_names
 
   keras.layers.Dense(1)
   last = int(keras.layers.Dense(1).name.removeprefix("dense_"))

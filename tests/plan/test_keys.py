@@ -7,8 +7,8 @@ from importlib import metadata
 
 import pytest
 
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.presets import cluster_preset
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import graph_keys
 from tfplace.plan.graph_keys import content_key
 
@@ -104,7 +104,15 @@ def test_the_host_changes_the_key(monkeypatch, tmp_path):
 )
 def test_a_changed_line_of_code_changes_the_key(monkeypatch, tmp_path, path):
   copy = tmp_path / "tfplace"
-  for name in ("models", "core", "formats", "extraction", "cost", "plan"):
+  for name in (
+    "models",
+    "graph",
+    "hardware",
+    "formats",
+    "extraction",
+    "cost",
+    "plan",
+  ):
     shutil.copytree(graph_keys._PACKAGE / name, copy / name)
   (copy / "__init__.py").write_text("")
   monkeypatch.setattr(graph_keys, "_PACKAGE", copy)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.errors import MeasurementError
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.plan import PlanConfig, measured
 from tfplace.plan.measured import search_measured
 from tfplace.simulate import Simulator

@@ -9,9 +9,9 @@ import dataclasses
 
 import pytest
 
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.errors import InfeasibleError
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.plan import PlanConfig
 from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import StepVariant

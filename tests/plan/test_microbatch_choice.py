@@ -8,12 +8,12 @@ import pytest
 
 from tests.testing.one_layer import Step
 from tfplace import placers
-from tfplace.core import Cluster, Device, Link
-from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.errors import (
   InfeasibleError,
   TfplaceError,
 )
+from tfplace.graph import Cluster, Device, Link
+from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.plan import PlanConfig, make_plan
 from tfplace.plan.variant_search import choose_variant
 from tfplace.simulate import Simulator

@@ -11,14 +11,14 @@ from keras import layers, ops
 
 import tfplace
 from tfplace import cost
-from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_keras
-from tfplace.extraction.microbatches import microbatch
-from tfplace.extraction.microbatches.examine import Findings
 from tfplace.extraction.traced import feed_values, run_steps
+from tfplace.graph.microbatches import VariantConfig
 from tfplace.keras import steps
 from tfplace.plan import comparable, numeric_check
+from tfplace.variants import trace_keras
+from tfplace.variants.microbatches import microbatch
+from tfplace.variants.microbatches.examine import Findings
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("float32")

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.core.microbatches import VariantConfig
 from tfplace.errors import ExtractionError
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph.microbatches import VariantConfig
 from tfplace.plan import PlanConfig
 from tfplace.plan.search import search
 from tfplace.plan.variant_search import choose_variant

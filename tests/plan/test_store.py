@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from tfplace import core
 from tfplace.formats.packed_graph import pack_graph
+from tfplace.graph import OpSpec, build_graph
 from tfplace.plan import graph_cache
 from tfplace.plan.graph_cache import GraphCache, default_directory
 
@@ -18,9 +18,9 @@ KEY, OTHER = "0" * 64, "f" * 64
 
 
 def chain(num_ops=3):
-  ops = [core.OpSpec(f"op{i}", "X", {"GPU": 1.0}, [4]) for i in range(num_ops)]
+  ops = [OpSpec(f"op{i}", "X", {"GPU": 1.0}, [4]) for i in range(num_ops)]
   edges = [(i, 0, i + 1) for i in range(num_ops - 1)]
-  return core.build_graph("chain", ops, edges)
+  return build_graph("chain", ops, edges)
 
 
 SIZE = len(pack_graph(chain()))
@@ -95,11 +95,11 @@ def test_unwritable_directories_cost_one_warning(folder, tmp_path, caplog):
 
 WRITER = """
 import sys
-from tfplace import core
+from tfplace.graph import OpSpec
 from tfplace.plan.graph_cache import GraphCache
 size, folder = int(sys.argv[1]), sys.argv[2]
-ops = [core.OpSpec(f"op{i}", "X", {"GPU": 1.0}, [4]) for i in range(size)]
-graph = core.build_graph("g", ops, [])
+ops = [OpSpec(f"op{i}", "X", {"GPU": 1.0}, [4]) for i in range(size)]
+graph = build_graph("g", ops, [])
 cache = GraphCache(folder)
 for _ in range(30):
   cache.store("0" * 64, graph)

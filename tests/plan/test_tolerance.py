@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from benchmarks.random_steps import training_step
-from tfplace.core import OpSpec, Problem, build_graph
-from tfplace.core.presets import cluster_preset
 from tfplace.cost.measured_costs import STEP_NOISE
+from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import PlanConfig
 from tfplace.plan.search import search
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.testing import problems, split_steps
-from tfplace.core import Problem
-from tfplace.core.microbatches import VariantConfig, plain_sizes
 from tfplace.errors import ExtractionError
+from tfplace.graph import Problem
+from tfplace.graph.microbatches import VariantConfig, plain_sizes
 from tfplace.plan import PlanConfig
 from tfplace.plan.proposals import proposed_sizes
 from tfplace.plan.variant_search import choose_variant

@@ -3,8 +3,9 @@
 import importlib.util
 import re
 
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import place, simulate
+from tfplace.graph import Cluster, Device, Link, OpSpec, build_graph
 
 HOSTILE = "</script><img src=http://example.org/x.png>"
 
@@ -19,10 +20,10 @@ def test_a_command_without_the_extra_fails_before_its_work(
 
 
 def test_tfplace_place_writes_the_placers_it_ran(tmp_path):
-  ops = [core.OpSpec(x, "X", {"GPU": 1.0}, [8.0]) for x in "ab"]
-  devices = (core.Device("g0", "GPU"), core.Device("g1", "GPU"))
-  cluster = core.Cluster("two", devices, (core.Link("g0", "g1", 2.0),))
-  formats.save_graph(core.build_graph(HOSTILE, ops, []), tmp_path / "g.json")
+  ops = [OpSpec(x, "X", {"GPU": 1.0}, [8.0]) for x in "ab"]
+  devices = (Device("g0", "GPU"), Device("g1", "GPU"))
+  cluster = Cluster("two", devices, (Link("g0", "g1", 2.0),))
+  formats.save_graph(build_graph(HOSTILE, ops, []), tmp_path / "g.json")
   formats.save_cluster(cluster, tmp_path / "c.json")
   flags = ["--strategy=blocks", f"--report={tmp_path}/r.html"]
   files = [f"--graph={tmp_path}/g.json", f"--cluster={tmp_path}/c.json"]

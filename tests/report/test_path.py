@@ -5,10 +5,10 @@ import pytest
 
 from tests.testing import placed_graphs
 from tests.testing.random_problems import costly_case, random_case
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.report.path import Part, summarize_path
 from tfplace.simulate import Simulator
 

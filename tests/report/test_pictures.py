@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.testing import placed_graphs
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import FormatError
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.report import op_colors, timeline, trace
 from tfplace.simulate import Simulator
 

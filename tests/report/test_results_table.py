@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.evaluation import Evaluation, Result
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.placement import Placement
-from tfplace.core.presets import cluster_preset
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.hardware.presets import cluster_preset
 from tfplace.report.rows import named_devices, short_names
 from tfplace.report.table import results_table
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing import placed_graphs, problems
-from tfplace.core import Placement, Problem
-from tfplace.core.op_graph import OpSpec, build_graph
+from tfplace.graph import Placement, Problem
+from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.report import summary
 from tfplace.simulate import Simulator
 

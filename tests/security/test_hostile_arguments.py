@@ -6,7 +6,7 @@ import pytest
 
 import tfplace
 from tests.testing.policy_problems import gpus, random_graph
-from tfplace.core.microbatches import VariantConfig
+from tfplace.graph.microbatches import VariantConfig
 
 HUGE = 10**400
 LONG = 10**5000  # More digits than Python converts to text.

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.testing.json_files import CLUSTER, CPU, GPU, GRAPH
-from tfplace import core, formats
-from tfplace.core.argument_checks import MAX_SUMMAND
-from tfplace.core.presets import cluster_preset
+from tfplace import formats
 from tfplace.errors import FormatError, PlacementError, TfplaceError, shown
 from tfplace.formats import cluster as cluster_format
 from tfplace.formats import graph as graph_format
 from tfplace.formats import json_file
+from tfplace.graph import Cluster, OpGraph, Placement, Problem
+from tfplace.graph.argument_checks import MAX_SUMMAND
+from tfplace.hardware.presets import cluster_preset
 from tfplace.measure.local import host
 from tfplace.measure.remote import workers
 from tfplace.simulate import Simulator
@@ -40,7 +41,7 @@ EVALUATION = {
   "lower_bound_us": 1,
   "source": "simulated",
 }
-PROBLEM = core.Problem(
+PROBLEM = Problem(
   graph_format.graph_from_json(GRAPH), cluster_format.cluster_from_json(CLUSTER)
 )
 LOADERS = {
@@ -121,8 +122,8 @@ def test_under_an_unknown_key_only_what_can_be_saved_loads(tmp_path, kind):
 
 def save(loaded, path):
   savers = {
-    core.OpGraph: formats.save_graph,
-    core.Cluster: formats.save_cluster,
+    OpGraph: formats.save_graph,
+    Cluster: formats.save_cluster,
   }
   saver = savers.get(type(loaded), lambda value, path: value.save(path))
   saver(loaded, path)
@@ -199,8 +200,8 @@ def check_refused_or_used(folder, kind, steps, value):
 
 def check_finite(graph, cluster, tmp_path):
   try:
-    problem = core.Problem(graph, cluster)
-    placement = core.Placement(problem, [0, 1])
+    problem = Problem(graph, cluster)
+    placement = Placement(problem, [0, 1])
   except TfplaceError:  # another kind of device
     return
   evaluation = Simulator(problem).evaluate([placement])[0]
@@ -221,11 +222,11 @@ def test_the_largest_numbers_that_load_add_up_to_finite_ones(tmp_path):
   edges = [{"src": f"a{i}", "dst": f"b{i}"} for i in range(100)]
   link = {"bandwidth_bytes_per_us": 1 / most, "latency_us": most}
   links = [{**each, **link, "gap_us": most} for each in CLUSTER["links"]]
-  problem = core.Problem(
+  problem = Problem(
     formats.load_graph(dumped(tmp_path, {**GRAPH, "ops": ops, "edges": edges})),
     formats.load_cluster(dumped(tmp_path, {**CLUSTER, "links": links})),
   )
-  placement = core.Placement(problem, [0, 1] * 100)
+  placement = Placement(problem, [0, 1] * 100)
   evaluation = Simulator(problem).evaluate([placement])[0]
   # 100 transfers one after the other, of 1e60 / 1e-60 us each.
   assert evaluation.step_time_us == pytest.approx(100 * most**2)

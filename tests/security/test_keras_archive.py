@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_keras_file
 from tfplace.extraction.safety import limits
+from tfplace.variants import trace_keras_file
 
 GIB = 1 << 30
 

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from tfplace.core.problem import Problem
 from tfplace.formats.cluster import cluster_from_json
 from tfplace.formats.graph import graph_from_json
+from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "simulation.md"

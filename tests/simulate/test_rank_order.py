@@ -13,10 +13,10 @@ from tests.testing import random_problems as cases
 from tests.testing.equals_reference import assert_equal
 from tests.testing.reference import Reference
 from tests.testing.small_steps_by_hand import cluster_of, op, starts
-from tfplace.core.graph_edits import subgraph
-from tfplace.core.op_graph import build_graph
-from tfplace.core.order import RANK, ranks
-from tfplace.core.problem import Problem
+from tfplace.graph.graph_edits import subgraph
+from tfplace.graph.op_graph import build_graph
+from tfplace.graph.order import RANK, ranks
+from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator, engine
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.testing.random_problems import costly_case, random_case
-from tfplace.core.graph_edits import subgraph
-from tfplace.core.problem import Problem
+from tfplace.graph.graph_edits import subgraph
+from tfplace.graph.problem import Problem
 from tfplace.simulate import engine
 
 

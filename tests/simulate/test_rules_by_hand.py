@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.testing.small_steps_by_hand import cluster_of, op, simulate, starts
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import build_graph
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import build_graph
+from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.testing import random_problems as cases
 from tests.testing.reference import Reference
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator
 
 

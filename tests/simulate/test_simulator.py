@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.testing import random_problems as cases
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator, engine, jit
 from tfplace.simulate import simulator as batch
 

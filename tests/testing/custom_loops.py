@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
-from tfplace.extraction.keras_step import fresh_names
+from tfplace.variants.keras_step import fresh_names
 
 DEVICES, BATCH = 3, 8  # the third batch has 6 examples
 MICROBATCHES = 3

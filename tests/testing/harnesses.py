@@ -3,8 +3,8 @@
 import threading
 import time
 
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.problem import Problem
 from tfplace.measure import MeasurementHarness
 
 

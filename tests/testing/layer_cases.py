@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 from tests.testing import placed_models as at
-from tfplace.extraction import keras_step
+from tfplace.variants import keras_step
 
 CASES = {}
 

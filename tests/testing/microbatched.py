@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.microbatches import VariantConfig
-from tfplace.extraction.microbatches.microbatched_step import (
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.variants.microbatches.microbatched_step import (
   microbatched_train_step,
 )
 

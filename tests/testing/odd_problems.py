@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.testing import problems
-from tfplace.core import OpSpec, Problem, build_graph
+from tfplace.graph import OpSpec, Problem, build_graph
 
 INF = np.inf
 

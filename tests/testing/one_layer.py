@@ -5,8 +5,8 @@ import itertools
 
 import numpy as np
 
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.errors import ExtractionError
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
 from tfplace.plan.variants import StepVariant
 
 

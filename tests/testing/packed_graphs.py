@@ -1,12 +1,12 @@
 """A graph that uses every field of the packed format."""
 
-from tfplace import core
+from tfplace.graph import OpSpec, build_graph
 
 
 def odd_graph():
   """Every field used: groups, two kinds, gaps in times, unknown keys."""
   ops = [
-    core.OpSpec(
+    OpSpec(
       "a/ä",
       "MatMul",
       {"GPU": 1.5, "CPU": 7},
@@ -16,13 +16,13 @@ def odd_graph():
       "g",
       peak_us={"GPU": 1.25},
     ),
-    core.OpSpec(
+    OpSpec(
       *("b", "While", {"CPU": 0.1}, [], 0, 0, "g", "m/b"),
       extra={"note": [1, None]},
     ),
-    core.OpSpec("c", "MatMul", {"GPU": 3.0}, [0], layer="m/b", microbatch=1),
+    OpSpec("c", "MatMul", {"GPU": 3.0}, [0], layer="m/b", microbatch=1),
   ]
-  return core.build_graph(
+  return build_graph(
     "odd",
     ops,
     [(0, 1, 1), (0, -1, 2), (0, 0, 2)],

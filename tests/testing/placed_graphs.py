@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 
 
 def chain():

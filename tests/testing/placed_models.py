@@ -10,7 +10,8 @@ import numpy as np
 from keras import layers
 from tensorflow.python.eager import context
 
-from tfplace.core import (
+from tfplace.extraction.structure import skeleton
+from tfplace.graph import (
   Cluster,
   Device,
   Link,
@@ -19,9 +20,8 @@ from tfplace.core import (
   Problem,
   build_graph,
 )
-from tfplace.extraction import trace_keras
-from tfplace.extraction.structure import skeleton
 from tfplace.plan.local_devices import local_cluster
+from tfplace.variants import trace_keras
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 STEPS = 3

@@ -2,24 +2,23 @@
 
 import numpy as np
 
-from tfplace import core
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
 
 
 def gpus(number, cpu=False, memory_bytes=1e9):
   """Identical GPUs, all linked, with a slower CPU where asked for."""
   devices = [
-    core.Device(f"/device:GPU:{i}", "GPU", memory_bytes, 1.0)
-    for i in range(number)
+    Device(f"/device:GPU:{i}", "GPU", memory_bytes, 1.0) for i in range(number)
   ]
   if cpu:
-    devices.append(core.Device("/device:CPU:0", "CPU", 1e12, 1.0))
+    devices.append(Device("/device:CPU:0", "CPU", 1e12, 1.0))
   links = [
-    core.Link(a.name, b.name, 4000.0, 2.0)
+    Link(a.name, b.name, 4000.0, 2.0)
     for a in devices
     for b in devices
     if a is not b
   ]
-  return core.Cluster(f"gpus{number}", tuple(devices), tuple(links))
+  return Cluster(f"gpus{number}", tuple(devices), tuple(links))
 
 
 def random_graph(num_ops, seed, cpu_only=False, name="random"):
@@ -33,7 +32,7 @@ def random_graph(num_ops, seed, cpu_only=False, name="random"):
       del time_us["GPU"]
     size = [float(rng.integers(1, 80)) * 1000]
     kind = "MatMul" if i % 2 else "Relu"
-    ops.append(core.OpSpec(f"op{i}", kind, time_us, size, 100.0 * i))
+    ops.append(OpSpec(f"op{i}", kind, time_us, size, 100.0 * i))
   edges = sorted(
     {
       (int(rng.integers(max(0, j - 4), j)), 0, j)
@@ -41,11 +40,11 @@ def random_graph(num_ops, seed, cpu_only=False, name="random"):
       for _ in range(2)
     }
   )
-  return core.build_graph(name, ops, edges)
+  return build_graph(name, ops, edges)
 
 
 def problem_of(graph, cluster):
-  return core.Problem(graph, cluster)
+  return Problem(graph, cluster)
 
 
 def uniform_head(num_decisions):

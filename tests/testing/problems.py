@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
 
 
 def cluster(

@@ -6,9 +6,9 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from tfplace.core.cluster import MESSAGE_COSTS, Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import MESSAGE_COSTS, Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 
 KINDS = ("GPU", "CPU")
 

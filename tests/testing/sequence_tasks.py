@@ -3,7 +3,8 @@
 import numpy as np
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import Simulator, core
+from tfplace import Simulator
+from tfplace.graph import OpSpec, build_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.training.config import TrainConfig
 from tfplace.training.sequence.networks import HierarchicalConfig, RnnConfig
@@ -40,7 +41,7 @@ def chains_task():
   Each chain has five ops of 50 us; from 100 kB, tensors grow by 100 kB.
   """
   ops = [
-    core.OpSpec(
+    OpSpec(
       f"op{i}",
       "MatMul" if i % 2 else "Relu",
       {"GPU": 50.0},
@@ -49,7 +50,7 @@ def chains_task():
     for i in range(10)
   ]
   edges = [(i, 0, i + 2) for i in range(8)]
-  return task_of(problem_of(core.build_graph("chains", ops, edges), gpus(2)))
+  return task_of(problem_of(build_graph("chains", ops, edges), gpus(2)))
 
 
 def config_of(strategy, seed=0, iterations=0, **settings):

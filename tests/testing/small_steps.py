@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
 from tfplace.extraction import skeleton
 from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
+from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
 
 WIDTH = 16
 

@@ -1,7 +1,7 @@
 """Training steps in microbatches, small enough to know their best placement."""
 
-from tfplace.core import OpSpec, build_graph
-from tfplace.core.microbatches import VariantConfig
+from tfplace.graph import OpSpec, build_graph
+from tfplace.graph.microbatches import VariantConfig
 
 
 def split_graph(

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from tfplace.core import Cluster, Device, Link, OpSpec, Problem, build_graph
-from tfplace.core.cluster import MESSAGE_COSTS
+from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph.cluster import MESSAGE_COSTS
 
 KINDS = ("GPU", "CPU", "TPU")
 

@@ -8,7 +8,8 @@ import pytest
 
 from tests.testing import train_commands
 from tests.testing.slow import SLOW
-from tfplace import core, formats
+from tfplace import formats
+from tfplace.graph import Problem
 from tfplace.learned.policies import load_policy
 from tfplace.simulate import Simulator
 
@@ -54,7 +55,7 @@ def test_what_is_found_has_a_measured_time(tmp_path):
   ]
   # The problem is kept for a run that goes on, with its costs as measured.
   folder = tmp_path / "run" / "graphs"
-  problem = core.Problem(
+  problem = Problem(
     formats.load_graph(next(folder.glob("*.json.gz"))),
     formats.load_cluster(next(folder.glob("*.cluster.json"))),
   )

@@ -14,8 +14,9 @@ import pytest
 from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, random_graph
 from tests.testing.slow import SLOW
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import train
+from tfplace.graph import Problem
 from tfplace.learned.policies import load_policy
 from tfplace.simulate import Simulator
 
@@ -172,7 +173,7 @@ def check_scalars(scalars, tiny):
     assert np.isfinite(values).all()
   _, best = scalars[f"{task}/best_step_time_us"]
   assert best == sorted(best, reverse=True)
-  problem = core.Problem(
+  problem = Problem(
     formats.load_graph(tiny / "tiny.json"),
     formats.load_cluster(tiny / "cluster.json"),
   )

@@ -21,9 +21,9 @@ from rich import console, progress
 
 from tfplace.bin import flag_checks, signals
 from tfplace.bin.flag_checks import UsageError
-from tfplace.core.progress import Progress, encodable, silent
 from tfplace.errors import TfplaceError
 from tfplace.formats import files
+from tfplace.graph.progress import Progress, encodable, silent
 
 PROGRESS_AFTER_S = 2.0
 _SECONDS_PER_LINE = 5.0

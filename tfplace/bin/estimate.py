@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import cli, outputs, sources
-from tfplace.core.estimate import Estimate
-from tfplace.core.progress import Progress
 from tfplace.formats.results import estimate_to_json
+from tfplace.graph import Placement
+from tfplace.graph.estimate import Estimate
+from tfplace.graph.progress import Progress
 from tfplace.plan import estimate as estimates
 from tfplace.plan.config import check_costs
 from tfplace.plan.estimate.cards import cluster_card
@@ -138,7 +139,7 @@ def _drawn(
   rows: "list[Card]",
   found: Estimate,
   on_stage: Progress,
-) -> core.Placement:
+) -> Placement:
   """Returns the placement on one device whose report is drawn."""
   _, card = min(
     zip(found.steps[0].cards, rows, strict=True),

@@ -11,8 +11,9 @@ import sys
 from absl import flags
 from rich.text import Text
 
-from tfplace import bounds, core
+from tfplace import bounds
 from tfplace.bin import cli, sources
+from tfplace.graph import Placement
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
 
@@ -28,7 +29,7 @@ def _main(values: flags.FlagValues) -> None:
   with cli.showing_progress(f"Explaining {name}") as on_stage:
     on_stage("proving a lower bound")
     problem = bounds.tightened(placement.problem)
-    explanation = explain(core.Placement(problem, placement.devices))
+    explanation = explain(Placement(problem, placement.devices))
   if values.json:
     print(json.dumps(explanation.to_json()))
     return

@@ -10,8 +10,9 @@ import time
 
 from absl import flags
 
-from tfplace import bounds, core, formats
+from tfplace import bounds, formats
 from tfplace.bin import cli, outputs, sources, tasks
+from tfplace.graph import Evaluation, Problem
 
 _NAME = "tfplace-measure"
 
@@ -56,7 +57,7 @@ def _measure(values: flags.FlagValues) -> None:
   with sources.opened_cluster(values) as (cluster, live):
     microbatches = sources.microbatches_of_placement(values, values.placement)
     graph, traced = sources.load_source(values, cluster, True, microbatches)
-    problem = bounds.tightened(core.Problem(graph, cluster))
+    problem = bounds.tightened(Problem(graph, cluster))
     placement = formats.load_placement(values.placement, problem)
     problem = placement.problem  # In the placement's order.
     if live is None or traced is None:
@@ -76,7 +77,7 @@ def _measure(values: flags.FlagValues) -> None:
 
 
 def _report(
-  values: flags.FlagValues, evaluation: core.Evaluation, seconds: float
+  values: flags.FlagValues, evaluation: Evaluation, seconds: float
 ) -> None:
   if values.output:
     evaluation.save(values.output)
@@ -93,7 +94,7 @@ def _report(
     )
 
 
-def _beside_bound(evaluation: core.Evaluation) -> str:
+def _beside_bound(evaluation: Evaluation) -> str:
   """Compares the measured step with the bound for estimated costs."""
   bound, ratio = evaluation.lower_bound_us, evaluation.ratio_to_bound
   if ratio is None:

@@ -3,9 +3,9 @@
 from absl import flags
 
 from tfplace.bin import cli
-from tfplace.core.microbatches import AUTO, VariantConfig, check_in_flight
-from tfplace.core.recompute import ALL, NONE, recompute_config
 from tfplace.errors import shown
+from tfplace.graph.microbatches import AUTO, VariantConfig, check_in_flight
+from tfplace.graph.recompute import ALL, NONE, recompute_config
 
 
 def define_flags(values: flags.FlagValues) -> None:

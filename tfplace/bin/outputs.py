@@ -10,13 +10,12 @@ from absl import flags
 from rich.table import Table
 from rich.text import Text
 
-from tfplace import core
 from tfplace.bin import cli
-from tfplace.core.evaluation import Result
-from tfplace.core.order import RANK
-from tfplace.core.placement import Placement
-from tfplace.core.units import format_bytes, format_us
 from tfplace.formats.results import evaluation_to_json
+from tfplace.graph import Evaluation, Placement
+from tfplace.graph.evaluation import Result
+from tfplace.graph.order import RANK
+from tfplace.graph.units import format_bytes, format_us
 from tfplace.plan.variants import VariantChoice, VariantTrial
 from tfplace.report import page, trace
 from tfplace.simulate import Simulator, control_edges
@@ -69,7 +68,7 @@ def check_report(values: flags.FlagValues) -> None:
 
 def write_pictures(
   values: flags.FlagValues,
-  placement: core.Placement,
+  placement: Placement,
   results: Sequence[Result] = (),
 ) -> None:
   """Writes the requested pictures.
@@ -91,7 +90,7 @@ def write_pictures(
     timeline.save_timeline(schedule, paths[1])
 
 
-def print_evaluation(evaluation: core.Evaluation) -> None:
+def print_evaluation(evaluation: Evaluation) -> None:
   """Prints an evaluation as one line of JSON."""
   print(json.dumps(evaluation_to_json(evaluation)))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from tfplace import core, formats, placers
+from tfplace import formats, placers
 from tfplace.bin import (
   cli,
   microbatch_flags,
@@ -19,11 +19,11 @@ from tfplace.bin import (
   sources,
   tasks,
 )
-from tfplace.core import graph_edits
-from tfplace.core import order as orders
-from tfplace.core.cluster import with_max_memory
-from tfplace.core.microbatches import VariantConfig, microbatches_of
-from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
+from tfplace.graph import Cluster, OpGraph, Problem, graph_edits
+from tfplace.graph import order as orders
+from tfplace.graph.cluster import with_max_memory
+from tfplace.graph.microbatches import VariantConfig, microbatches_of
+from tfplace.graph.order import ARRIVAL, ORDERS, order_to_json
 from tfplace.plan import (
   Plan,
   PlanConfig,
@@ -111,7 +111,7 @@ def _define_strategy_flags(values: flags.FlagValues) -> None:
   cli.define(values, "policy", text)
 
 
-def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
+def _limited(values: flags.FlagValues, cluster: Cluster) -> Cluster:
   """Returns the cluster with the memory limits of `--max_memory`.
 
   Raises:
@@ -134,7 +134,7 @@ def _limited(values: flags.FlagValues, cluster: core.Cluster) -> core.Cluster:
   return with_max_memory(cluster, sizes)
 
 
-def _grouped(values: flags.FlagValues, graph: core.OpGraph) -> core.OpGraph:
+def _grouped(values: flags.FlagValues, graph: OpGraph) -> OpGraph:
   """Returns the graph with the groups of `--keep_together`.
 
   Raises:
@@ -232,7 +232,7 @@ class _PlacedSteps(sources.FlagSteps):
     needs_trace = self.devices is not None or bool(values.output_graph_def)
     with show.timed("extraction"):
       graph, traced = self.graph(variant, needs_trace)
-    problem = core.Problem(_grouped(values, graph), self.cluster)
+    problem = Problem(_grouped(values, graph), self.cluster)
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # For the learned policy, outside the budget.
     if self.devices is None or traced is None:

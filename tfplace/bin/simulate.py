@@ -8,8 +8,9 @@ import sys
 
 from absl import flags
 
-from tfplace import bounds, core
+from tfplace import bounds
 from tfplace.bin import cli, outputs, sources
+from tfplace.graph import Placement
 from tfplace.simulate import Simulator
 
 
@@ -28,7 +29,7 @@ def _main(values: flags.FlagValues) -> None:
   if values.prove:
     with cli.showing_progress("Proving a lower bound"):
       problem = bounds.tightened(placement.problem)
-    placement = core.Placement(problem, placement.devices)
+    placement = Placement(problem, placement.devices)
   evaluation = Simulator(placement.problem).evaluate([placement])[0]
   if values.output:
     evaluation.save(values.output)

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import cli, microbatch_flags
-from tfplace.core.given_batch import GivenBatch
-from tfplace.core.microbatches import VariantConfig, microbatches_of
-from tfplace.core.op_graph import XLA
-from tfplace.core.progress import Progress, silent
 from tfplace.cost import registry
 from tfplace.errors import shown
+from tfplace.graph import Cluster, OpGraph, Placement, Problem
+from tfplace.graph.given_batch import GivenBatch
+from tfplace.graph.microbatches import VariantConfig, microbatches_of
+from tfplace.graph.op_graph import XLA
+from tfplace.graph.progress import Progress, silent
 from tfplace.plan import PlanConfig, Stages, clusters, graph_cache
 from tfplace.plan import source as source_lib
 from tfplace.plan.clusters import find_cluster as load_cluster
@@ -39,7 +40,7 @@ def define_flags(values: flags.FlagValues) -> None:
   cli.define(values, "placement", "tfplace.placement.v1 file.")
 
 
-def load(values: flags.FlagValues) -> core.Placement:
+def load(values: flags.FlagValues) -> Placement:
   """Loads the placement that the flags name.
 
   Raises:
@@ -50,7 +51,7 @@ def load(values: flags.FlagValues) -> core.Placement:
   path = cli.required(values, "placement")
   microbatches = microbatches_of_placement(values, path)
   graph, _ = load_source(values, cluster, variant=microbatches)
-  return formats.load_placement(path, core.Problem(graph, cluster))
+  return formats.load_placement(path, Problem(graph, cluster))
 
 
 _SOURCES = {
@@ -247,7 +248,7 @@ class FlagSteps(Steps):
     variant: VariantConfig,
     needs_trace: bool = False,
     on_stage: Progress = silent,
-  ) -> "tuple[core.OpGraph, TracedStep | None]":
+  ) -> "tuple[OpGraph, TracedStep | None]":
     """Loads or extracts the op graph of a step variant, with a display."""
     if self.values.graph:
       return super().graph(variant)
@@ -261,10 +262,10 @@ class FlagSteps(Steps):
 
 def load_source(
   values: flags.FlagValues,
-  cluster: core.Cluster,
+  cluster: Cluster,
   needs_trace: bool = False,
   variant: VariantConfig | None = None,
-) -> "tuple[core.OpGraph, TracedStep | None]":
+) -> "tuple[OpGraph, TracedStep | None]":
   """Loads the graph that the flags name, and the traced step if required.
 
   Args:
@@ -365,7 +366,7 @@ def given_batch(values: flags.FlagValues, kind: str) -> GivenBatch | None:
 @contextlib.contextmanager
 def opened_cluster(
   values: flags.FlagValues,
-) -> "Iterator[tuple[core.Cluster, OpenCluster | None]]":
+) -> "Iterator[tuple[Cluster, OpenCluster | None]]":
   """Opens the cluster of `--cluster`, and its running devices if any.
 
   Raises:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from rich import console, progress, table
 
-from tfplace import bounds, core
+from tfplace import bounds
 from tfplace.bin import cli, microbatch_flags, sources, training_graphs
 from tfplace.errors import shown
+from tfplace.graph import Problem
 from tfplace.learned import policy_format, sampling
 from tfplace.measure.remote import resolvers
 from tfplace.placers import LEARNED, dask_workers
@@ -251,7 +252,7 @@ def _run(values: flags.FlagValues, until: float) -> None:
 
 def _train(
   values: flags.FlagValues,
-  problems: Sequence[core.Problem],
+  problems: Sequence[Problem],
   until: float,
   **options: Any,
 ) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
 
-from tfplace import core, formats
+from tfplace import formats
 from tfplace.bin import cli, microbatch_flags, sources
 from tfplace.errors import TrainingError
+from tfplace.graph import Cluster, OpGraph, Problem
 from tfplace.training import process
 
 SOURCES = ("models", "graphs")
@@ -61,15 +62,15 @@ def check_microbatches(values: flags.FlagValues) -> None:
   microbatch_flags.check_given(values)
 
 
-def problems(values: flags.FlagValues) -> Iterator[core.Problem]:
+def problems(values: flags.FlagValues) -> Iterator[Problem]:
   """Yields each graph on each cluster."""
   clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
   for load in _loaders(values):
     for name, cluster in clusters:
-      yield core.Problem(load(name, cluster), cluster)
+      yield Problem(load(name, cluster), cluster)
 
 
-def _hardware(cluster: core.Cluster) -> str:
+def _hardware(cluster: Cluster) -> str:
   """Returns a digest that is equal for clusters with equal op costs."""
   models = {
     json.dumps([d.kind, d.extra.get("hardware")], sort_keys=True)
@@ -78,7 +79,7 @@ def _hardware(cluster: core.Cluster) -> str:
   return f"{zlib.crc32(' '.join(sorted(models)).encode()):08x}"
 
 
-_Loader = Callable[[str, core.Cluster], core.OpGraph]
+_Loader = Callable[[str, Cluster], OpGraph]
 
 
 def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
@@ -90,9 +91,7 @@ def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
     yield functools.partial(_extracted, values.checkpoint_dir, arguments, model)
 
 
-def _loaded(
-  path: str, unused_name: str, unused_cluster: core.Cluster
-) -> core.OpGraph:
+def _loaded(path: str, unused_name: str, unused_cluster: Cluster) -> OpGraph:
   return formats.load_graph(path)
 
 
@@ -111,8 +110,8 @@ def _extracted(
   arguments: Sequence[str],
   model: str,
   cluster_name: str,
-  cluster: core.Cluster,
-) -> core.OpGraph:
+  cluster: Cluster,
+) -> OpGraph:
   """Extracts a model's graph in another process, because it needs Keras 3.
 
   The graph is stored beside the checkpoints, so that a resumed run uses the

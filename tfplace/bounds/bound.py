@@ -11,10 +11,10 @@ import numpy as np
 from tfplace.bounds.heads import heads_and_tails
 from tfplace.bounds.relaxed import Relaxed, relax
 from tfplace.bounds.work import work_prices
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.evaluation import ROUNDING
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.evaluation import ROUNDING
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
 
 SIMPLE, WORK, PATH = "simple", "work", "path"
 

@@ -8,9 +8,9 @@ other memory is ignored.
 
 import numpy as np
 
-from tfplace.core.problem import Problem
-from tfplace.core.units import exact_bytes, format_bytes
 from tfplace.errors import InfeasibleError
+from tfplace.graph.problem import Problem
+from tfplace.graph.units import exact_bytes, format_bytes
 from tfplace.simulate.links import serial_us
 
 _ROUNDING = 1e-9  # Relative error that a sum of bytes may have.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.problem import Problem
+from tfplace.graph.problem import Problem
 from tfplace.simulate.jit import allocating_helper
 from tfplace.simulate.links import Links, best_links, reversed_links
 

@@ -11,15 +11,15 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
-from tfplace.core.progress import Progress, silent
-from tfplace.core.protocols import CostModel
 from tfplace.cost import fusion, grappler, registry, sizes
-from tfplace.extraction import units
 from tfplace.extraction.structure import Skeleton, skeleton
 from tfplace.extraction.traced import TracedStep, collector_paused
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.graph.progress import Progress, silent
+from tfplace.graph.protocols import CostModel
+from tfplace.hardware.gpu_hardware import GpuHardware
+from tfplace.variants import units
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ def op_graph(
     on_stage: called at the start of each stage.
     cost_model: a name of the registry, or a cost model.
     compile_units: fuse the step into units that XLA compiles, see
-      `extraction.units`.
+      `variants.units`.
 
   Raises:
     ExtractionError: shapes of inputs are unknown, or TensorFlow or the cost

@@ -16,7 +16,7 @@ The rules are a summary of XLA's GPU fusion passes (`xla/service/gpu`):
   are one kernel.
 - An elementwise op of one product and small tensors is the product's epilogue.
 - A variable is written by the loop that computes its value: a call of units
-  takes the writes as well, see `extraction.unit_calls`.
+  takes the writes as well, see `variants.unit_calls`.
 
 A kernel takes the time of its bytes, or at least `FLOOR_US`.
 """
@@ -26,12 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.core.op_graph import UNIT, XLA, OpGraph, OpSpec, build_graph
 from tfplace.cost.kernels import parameters
 from tfplace.cost.kernels.ops import FREE, Kernel
 from tfplace.cost.kernels.times import times_us
-from tfplace.extraction.units import inlined_ops
+from tfplace.graph.op_graph import UNIT, XLA, OpGraph, OpSpec, build_graph
+from tfplace.hardware.gpu_hardware import GpuHardware
+from tfplace.variants.units import inlined_ops
 
 # A launch inside a unit costs less than one by TensorFlow's executor. Published
 # matrix products take at least 1.6 to 5 us.

@@ -23,11 +23,11 @@ from tensorflow.core.protobuf.device_properties_pb2 import (
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import item as grappler_item
 
-from tfplace.core import gpu_hardware
-from tfplace.core.cluster import Cluster
-from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.core.hardware import GPUS, HOSTS
 from tfplace.errors import ExtractionError, ProblemError, shown
+from tfplace.graph.cluster import Cluster
+from tfplace.hardware import gpu_hardware
+from tfplace.hardware.gpu_hardware import GpuHardware
+from tfplace.hardware.hardware import GPUS, HOSTS
 
 # Hardware of devices without a description, by type: a DGX-1 and its V100.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tfplace.core.op_graph import OpGraph
 from tfplace.errors import MeasurementError
+from tfplace.graph.op_graph import OpGraph
 
 STEP_NOISE = "step_noise"  # key of `OpGraph.extra`
 # Of normal samples: distance of the quartiles in standard deviations, and

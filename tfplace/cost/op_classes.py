@@ -12,9 +12,9 @@ from typing import TypeAlias
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
-from tfplace.core.microbatches import microbatch_of, name_in_whole
 from tfplace.cost import sizes
 from tfplace.extraction import nodes
+from tfplace.graph.microbatches import microbatch_of, name_in_whole
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 Specs: TypeAlias = Mapping[str, tuple[sizes.TensorSpec, ...]]

@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.core.protocols import CostModel
 from tfplace.errors import TfplaceError
+from tfplace.graph.protocols import CostModel
 
 COST_MODELS: Mapping[str, str] = {
   "grappler": "tfplace.cost.step_costs:GrapplerCosts",

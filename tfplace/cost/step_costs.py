@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.protocols import OpCosts
 from tfplace.cost import calls, op_classes
 from tfplace.cost.assemble import Step, by_op
 from tfplace.cost.estimate import OpTimer, class_times
+from tfplace.graph.protocols import OpCosts
 
 _logger = logging.getLogger("tfplace")
 _LISTED = 3  # rejected ops in a warning

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.cluster import Device
-from tfplace.core.evaluation import Evaluation, Result
-from tfplace.core.hardware import GPUS
-from tfplace.core.op_graph import UNIT, OpGraph
-from tfplace.core.problem import Problem
-from tfplace.core.units import format_share, time_scale
 from tfplace.cost.measured_costs import STEP_NOISE
+from tfplace.graph.cluster import Device
+from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.op_graph import UNIT, OpGraph
+from tfplace.graph.problem import Problem
+from tfplace.graph.units import format_share, time_scale
+from tfplace.hardware.hardware import GPUS
 from tfplace.simulate import Simulator
 
 SAMPLES = 64

@@ -7,7 +7,6 @@ from tfplace import lazy
 if TYPE_CHECKING:
   from tfplace.extraction.functions import trace_function, trace_saved_model
   from tfplace.extraction.graph_def import trace_graph_def
-  from tfplace.extraction.keras_step import trace_keras, trace_keras_file
   from tfplace.extraction.structure import Skeleton, skeleton
   from tfplace.extraction.traced import (
     FeedSpec,
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _MODULES = {
   "functions": ("trace_function", "trace_saved_model"),
   "graph_def": ("trace_graph_def",),
-  "keras_step": ("trace_keras", "trace_keras_file"),
   "structure": ("Skeleton", "skeleton"),
   "traced": (
     *("FeedSpec", "TracedStep", "VariableSpec"),

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.given_batch import GivenBatch
 from tfplace.errors import ExtractionError
 from tfplace.extraction import seen_batches
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE, checked_batch_size
+from tfplace.graph.given_batch import GivenBatch
 
 
 @dataclasses.dataclass(frozen=True)

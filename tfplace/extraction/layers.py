@@ -12,11 +12,10 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 
-from tfplace.core.microbatches import name_in_whole, name_of_relayed
-from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
-from tfplace.core.recompute import original_name
-from tfplace.extraction import microbatches
 from tfplace.extraction import nodes as node_lib
+from tfplace.graph.microbatches import TEMPLATE, name_in_whole, name_of_relayed
+from tfplace.graph.op_names import GRADIENT_SCOPE, with_scopes
+from tfplace.graph.recompute import original_name
 
 Layers = tuple[str, ...]
 _PASS_ON = frozenset(("Identity", "Switch", "Enter"))
@@ -31,7 +30,7 @@ class LayerRecorder:
     self._graph = graph
 
   def __call__(self, op: tf.Operation) -> str:
-    if op.graph is self._graph or op.graph.name == microbatches.FUNCTION:
+    if op.graph is self._graph or op.graph.name == TEMPLATE:
       # Losses and optimizers open scopes, too.
       names = tuple(name for name in open_layers() if name in self._known)
       if names:

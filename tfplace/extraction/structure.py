@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tfplace.core.microbatches import microbatch_of
-from tfplace.core.paths import DisjointSets
 from tfplace.errors import ExtractionError
 from tfplace.extraction import kernels, validate
 from tfplace.extraction import nodes as node_lib
 from tfplace.extraction.traced import TracedStep
+from tfplace.graph.microbatches import microbatch_of
+from tfplace.graph.paths import DisjointSets
 
 _STICKY = frozenset((tf.resource.as_datatype_enum, tf.variant.as_datatype_enum))
 _REFERENCE = 100  # reference types have larger numbers

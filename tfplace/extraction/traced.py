@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor_shape
 
-from tfplace.core.argument_checks import whole_number
-from tfplace.core.estimate import OTHER, WeightSizes
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
+from tfplace.graph.argument_checks import whole_number
+from tfplace.graph.estimate import OTHER, WeightSizes
 
 DEFAULT_BATCH_SIZE = 32  # default of Keras' `fit`
 _INIT = "tfplace_init"
@@ -31,7 +31,7 @@ class VariableSpec:
     shape: static shape.
     dtype: element type.
     value: initial value, or None if unknown (zeros are used).
-    role: one of `tfplace.core.estimate.ROLES`.
+    role: one of `tfplace.graph.estimate.ROLES`.
   """
 
   node: str

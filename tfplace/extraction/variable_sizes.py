@@ -9,14 +9,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfplace.core.estimate import (
+from tfplace.extraction.traced import VariableSpec
+from tfplace.graph.estimate import (
   NON_TRAINABLE,
   OPTIMIZER,
   OTHER,
   TRAINABLE,
   WeightSizes,
 )
-from tfplace.extraction.traced import VariableSpec
 
 _COPY = re.compile(r"_\d+$")  # Added to the second node of one name.
 

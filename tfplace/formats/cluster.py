@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.presets import cluster_preset
 from tfplace.errors import FormatError
 from tfplace.formats import codec, json_file
+from tfplace.graph.cluster import Cluster
+from tfplace.hardware.presets import cluster_preset
 
 FORMAT = "tfplace.cluster.v1"
 MAX_DEVICES = 4096

@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.core.graph_checks import check_unique
-from tfplace.core.op_graph import OpGraph, OpSpec, build_graph
-from tfplace.core.recompute import is_clone
 from tfplace.errors import FormatError, shown
 from tfplace.formats import codec, json_file
+from tfplace.graph.graph_checks import check_unique
+from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
+from tfplace.graph.recompute import is_clone
 
 FORMAT = "tfplace.graph.v1"
 MAX_OPS = 2_000_000

@@ -15,9 +15,9 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tfplace.core.argument_checks import check_name
 from tfplace.errors import FormatError, TfplaceError, shown
 from tfplace.formats import files
+from tfplace.graph.argument_checks import check_name
 
 Path = files.Path
 # After decompression; a graph of 10**6 ops takes about 250 MB.

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.csr import offsets_of
-from tfplace.core.op_graph import OpGraph
 from tfplace.errors import FormatError
 from tfplace.formats.json_file import parse_json
+from tfplace.graph.csr import offsets_of
+from tfplace.graph.op_graph import OpGraph
 
 _MAGIC = b"tfplace.packed_graph.v4\n"
 _DIGEST = hashlib.sha256

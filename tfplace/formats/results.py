@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.core.estimate import Estimate
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.order import ARRIVAL, ORDERS, order_to_json
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import FormatError, shown
 from tfplace.formats import codec, json_file
+from tfplace.graph.estimate import Estimate
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.order import ARRIVAL, ORDERS, order_to_json
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 
 PLACEMENT = "tfplace.placement.v1"
 EVALUATION = "tfplace.evaluation.v1"

@@ -17,20 +17,12 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from tfplace.core.microbatches import WHOLE
-from tfplace.core.op_graph import XLA
 from tfplace.errors import ApplyError, ExtractionError
-from tfplace.extraction import (
-  custom_gradients,
-  op_order,
-  unit_calls,
-  unit_checks,
-  units,
-)
+from tfplace.extraction import custom_gradients
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.activations import recompute
-from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.graph.microbatches import WHOLE
+from tfplace.graph.op_graph import XLA
 from tfplace.keras import devices, host_memory, state
 from tfplace.keras.devices import DeviceFunction, check_layers
 from tfplace.keras.given_placement import stays, with_full_names
@@ -38,6 +30,9 @@ from tfplace.keras.state import KINDS
 from tfplace.plan import local_devices
 from tfplace.plan.config import AUTO
 from tfplace.plan.plan import Plan
+from tfplace.variants import op_order, unit_calls, unit_checks, units
+from tfplace.variants.microbatches import microbatched_step
+from tfplace.variants.recompute import recompute
 
 _logger = logging.getLogger("tfplace")
 

@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError, shown
-from tfplace.extraction.microbatches import microbatched_step
-from tfplace.extraction.microbatches.forward import forward_and_backward
+from tfplace.variants.microbatches import microbatched_step
+from tfplace.variants.microbatches.forward import forward_and_backward
 
 
 def split_gradients(

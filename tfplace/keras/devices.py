@@ -16,12 +16,11 @@ import keras
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from tfplace.core.microbatches import microbatch_of, name_in_whole
-from tfplace.core.op_names import GRADIENT_SCOPE, with_scopes
-from tfplace.core.recompute import SCOPE, original_name
 from tfplace.errors import ApplyError
 from tfplace.extraction.layers import open_layers
-from tfplace.extraction.microbatches import is_template
+from tfplace.graph.microbatches import is_template, microbatch_of, name_in_whole
+from tfplace.graph.op_names import GRADIENT_SCOPE, with_scopes
+from tfplace.graph.recompute import SCOPE, original_name
 from tfplace.keras import state
 from tfplace.plan.plan import Plan
 

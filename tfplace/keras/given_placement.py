@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import keras
 
-from tfplace.core.microbatches import VariantConfig, microbatches_of
-from tfplace.core.order import ARRIVAL
-from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
+from tfplace.graph.microbatches import VariantConfig, microbatches_of
+from tfplace.graph.order import ARRIVAL
+from tfplace.graph.placement import Placement
 from tfplace.keras import state
 from tfplace.keras.devices import check_layers
 from tfplace.plan import local_devices

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import keras
 
-from tfplace.core import graph_edits
-from tfplace.core.op_graph import OpGraph
 from tfplace.errors import ApplyError, FormatError
 from tfplace.extraction import TracedStep
+from tfplace.graph import graph_edits
+from tfplace.graph.op_graph import OpGraph
 from tfplace.keras import state
 
 

@@ -17,16 +17,16 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.saved_model import fingerprinting_utils
 
-from tfplace.core.order import ARRIVAL
-from tfplace.core.placement import Placement
 from tfplace.errors import ApplyError
 from tfplace.extraction import structure
 from tfplace.extraction.functions import FlatSignature, flatten_signature
 from tfplace.extraction.safety import safe_loading
 from tfplace.extraction.traced import TracedStep
-from tfplace.extraction.unit_steps import in_units
 from tfplace.formats import files
+from tfplace.graph.order import ARRIVAL
+from tfplace.graph.placement import Placement
 from tfplace.simulate.control_edges import enforce_order
+from tfplace.variants.unit_steps import in_units
 
 # Alternates node names with the attributes that name the called functions.
 NodePath: TypeAlias = tuple[str, ...]

@@ -11,15 +11,14 @@ from typing import Any
 
 import keras
 
-from tfplace.core.cluster import with_max_memory
-from tfplace.core.microbatches import WHOLE, is_auto
-from tfplace.core.units import format_us
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.kernels import xla_compiles
-from tfplace.extraction.microbatches import microbatched_step
 from tfplace.extraction.nodes import split_tensor
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.graph.cluster import with_max_memory
+from tfplace.graph.microbatches import WHOLE, is_auto
+from tfplace.graph.units import format_us
 from tfplace.keras import progress
 from tfplace.keras.controller import own_steps
 from tfplace.keras.steps import KerasSource, KerasSteps
@@ -27,6 +26,7 @@ from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, SINGLE
 from tfplace.plan.plan import printer
+from tfplace.variants.microbatches import microbatched_step
 
 _OF_SEARCH = {
   *("strategy", "order", "dask", "costs", "max_memory", "keep_together")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 
-from tfplace.core.argument_checks import whole_number
-from tfplace.core.progress import Progress, encodable, silent
 from tfplace.errors import TfplaceError, shown
+from tfplace.graph.argument_checks import whole_number
+from tfplace.graph.progress import Progress, encodable, silent
 from tfplace.plan.stages import ShowStage
 
 _logger = logging.getLogger("tfplace")

@@ -14,9 +14,9 @@ import numpy as np
 import tensorflow as tf
 from keras.src.trainers import trainer
 
-from tfplace.core.cluster import Cluster
 from tfplace.errors import ApplyError
 from tfplace.extraction import keras_inputs as inputs
+from tfplace.graph.cluster import Cluster
 
 KINDS = ("train", "test", "predict")  # of steps, and of their functions
 _LISTED = 12  # Number of layers in a message.

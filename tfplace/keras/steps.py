@@ -10,18 +10,18 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace import cost
-from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import (
+from tfplace.errors import ExtractionError, TfplaceError, shown
+from tfplace.extraction import TracedStep
+from tfplace.extraction import keras_inputs as inputs
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.microbatches import (
   WHOLE,
   VariantConfig,
   proportional_sizes,
 )
-from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress, silent
-from tfplace.errors import ExtractionError, TfplaceError, shown
-from tfplace.extraction import TracedStep, trace_keras
-from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.graph.problem import Problem
+from tfplace.graph.progress import Progress, silent
 from tfplace.keras import layer_groups, state
 from tfplace.plan import (
   PlanConfig,
@@ -37,6 +37,7 @@ from tfplace.plan.numeric_check import (
 )
 from tfplace.plan.steps import Steps
 from tfplace.plan.variants import in_words
+from tfplace.variants import trace_keras
 
 _logger = logging.getLogger("tfplace")
 # Seconds of running steps for their costs, and of one step in the numeric

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tfplace.core.csr import all_of_group, group_sums
-from tfplace.core.op_names import UNKNOWN
-from tfplace.core.problem import Problem
+from tfplace.graph.csr import all_of_group, group_sums
+from tfplace.graph.op_names import UNKNOWN
+from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merge import merged
 from tfplace.placers.rules.axes import Scopes, find_axes, read_scopes

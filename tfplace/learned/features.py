@@ -10,8 +10,8 @@ import zlib
 
 import numpy as np
 
-from tfplace.core.op_names import UNKNOWN
-from tfplace.core.problem import Problem
+from tfplace.graph.op_names import UNKNOWN
+from tfplace.graph.problem import Problem
 from tfplace.learned import Tensor
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.policy_format import PolicyInputs

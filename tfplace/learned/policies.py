@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import ExtractionError, TrainingError
 from tfplace.formats.results import load_assignments
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Result
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.learned import policy_format
 from tfplace.learned.policy_format import PLACEMENTS, PolicyInputs
 from tfplace.placers.replan import carried_over

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers.dask_workers import Workers
 from tfplace.simulate import Simulator
 from tfplace.simulate.simulator import Batch

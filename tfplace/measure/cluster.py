@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError, shown
 from tfplace.extraction.traced import TracedStep
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.progress import Progress, silent
 from tfplace.measure import harness
 from tfplace.measure.calibrate import calibration, profiling
 from tfplace.measure.local import devices, runtime

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.order import order_to_json
-from tfplace.core.paths import transfers
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.order import order_to_json
+from tfplace.graph.paths import transfers
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 

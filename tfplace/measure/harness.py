@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.order import ARRIVAL
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep
-from tfplace.extraction.unit_steps import in_units
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.order import ARRIVAL
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.progress import Progress, silent
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate.placements import home_devices
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
+from tfplace.variants.unit_steps import in_units
 
 _START_ATTEMPTS = 3
 _GRACE_S = 10.0  # for a step that started in time

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.placement import Placement
 from tfplace.extraction.traced import (
   FeedSpec,
   TracedStep,
@@ -19,9 +18,10 @@ from tfplace.extraction.traced import (
   feed_values,
   with_initializers,
 )
-from tfplace.extraction.unit_steps import in_units, placed_calls
+from tfplace.graph.placement import Placement
 from tfplace.measure.session import messages
 from tfplace.simulate import control_edges
+from tfplace.variants.unit_steps import in_units, placed_calls
 
 
 def step_request(

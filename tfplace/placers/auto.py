@@ -17,12 +17,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget, cancelled_by
-from tfplace.core.evaluation import Result
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.budget import Budget, cancelled_by
+from tfplace.graph.evaluation import Result
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph

@@ -11,13 +11,13 @@ import re
 import numpy as np
 
 from tfplace.bounds import check_memory
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.phases import updates, variable_ops
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Result
+from tfplace.graph.phases import updates, variable_ops
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.units import format_us
 from tfplace.placers.order_choice import place_in_order
 from tfplace.placers.requests import Request, followed, with_effort
 

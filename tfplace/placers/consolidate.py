@@ -11,8 +11,8 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.paths import transfers
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.paths import transfers
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merge import coarse_levels
 from tfplace.placers.tracker import Tracker

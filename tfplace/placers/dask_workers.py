@@ -18,10 +18,10 @@ from importlib import util
 from typing import Any
 
 import tfplace
-from tfplace.core.evaluation import HistoryPoint, Result
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError, shown
+from tfplace.graph.evaluation import HistoryPoint, Result
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.placers import registry
 from tfplace.simulate import Simulator
 

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
-from tfplace.core.csr import all_of_group, csr, group_sums
-from tfplace.core.op_names import UNKNOWN
-from tfplace.core.paths import transfers
-from tfplace.core.problem import Problem
+from tfplace.graph.csr import all_of_group, csr, group_sums
+from tfplace.graph.op_names import UNKNOWN
+from tfplace.graph.paths import transfers
+from tfplace.graph.problem import Problem
 
 _OF_VARIABLE = re.compile(r"Var|ReadVariable|Assign|Resource|Identity")
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfplace.core.evaluation import Result
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
+from tfplace.graph.evaluation import Result
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph, working_devices
 
 MOST_SHARE = 0.01  # Share of the work below which a device may be dropped.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.csr import csr
-from tfplace.core.problem import Problem
+from tfplace.graph.csr import csr
+from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling import kernels
 from tfplace.simulate.jit import Index, allocating, allocating_inlined

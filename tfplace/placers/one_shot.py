@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Result
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_all_repaired, offer_repaired
 from tfplace.placers.tracker import Tracker

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import HistoryPoint, Result
-from tfplace.core.order import ARRIVAL, AUTO, LEAST_GAIN, ORDERS, RANK
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import HistoryPoint, Result
+from tfplace.graph.order import ARRIVAL, AUTO, LEAST_GAIN, ORDERS, RANK
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_starts

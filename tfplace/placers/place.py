@@ -13,16 +13,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfplace.bounds import check_memory
-from tfplace.core.argument_checks import check_count, check_number, plain
-from tfplace.core.budget import Budget, check_budget, check_gap
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.evaluation import Result
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.order import AUTO, ORDERS, check_order, resolved
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
+from tfplace.graph.argument_checks import check_count, check_number, plain
+from tfplace.graph.budget import Budget, check_budget, check_gap
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.evaluation import Result
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.order import AUTO, ORDERS, check_order, resolved
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.requests import Request

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Placer
 from tfplace.errors import TfplaceError
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Placer
 from tfplace.placers.one_shot import OneShotPlacer, Repair
 
 

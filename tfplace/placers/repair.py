@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
+from tfplace.graph.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.tracker import Tracker
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster, find_device
-from tfplace.core.op_names import UNKNOWN
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import FormatError, TfplaceError, shown
+from tfplace.graph.cluster import Cluster, find_device
+from tfplace.graph.op_names import UNKNOWN
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.placers.groups import (
   GroupGraph,
   main_devices,

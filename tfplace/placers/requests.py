@@ -4,10 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Result
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.placers.auto import consolidated
 from tfplace.placers.groups import GroupGraph

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.cluster import Cluster
-from tfplace.core.evaluation import HistoryPoint, Result
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.evaluation import HistoryPoint, Result
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.placers.beside_gpus import place_beside_gpus
 from tfplace.placers.requests import Request
 from tfplace.simulate import Simulator

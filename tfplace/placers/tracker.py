@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Evaluation, HistoryPoint, Result
-from tfplace.core.placement import Placement, check_links
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
-from tfplace.core.units import exact_bytes, format_bytes
 from tfplace.errors import InfeasibleError, PlacementError
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Evaluation, HistoryPoint, Result
+from tfplace.graph.placement import Placement, check_links
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
+from tfplace.graph.units import exact_bytes, format_bytes
 
 _MAX_DEVICES = 4  # Maximum number of devices listed in an error.
 

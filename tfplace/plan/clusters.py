@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from tfplace.core.cluster import Cluster
 from tfplace.errors import FormatError, shown
 from tfplace.formats import cluster as cluster_format
+from tfplace.graph.cluster import Cluster
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster

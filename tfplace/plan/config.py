@@ -5,22 +5,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from tfplace import placers
-from tfplace.core import order as orders
-from tfplace.core.argument_checks import check_count, make_fields_plain
-from tfplace.core.budget import check_budget, check_gap
-from tfplace.core.microbatches import (
+from tfplace.cost import registry as cost_registry
+from tfplace.cost.measured_costs import noise_of
+from tfplace.errors import ApplyError, TfplaceError, shown
+from tfplace.graph import order as orders
+from tfplace.graph.argument_checks import check_count, make_fields_plain
+from tfplace.graph.budget import check_budget, check_gap
+from tfplace.graph.microbatches import (
   WHOLE,
   VariantConfig,
   check_in_flight,
   is_auto,
 )
-from tfplace.core.op_graph import XLA
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.recompute import NONE, recompute_config
-from tfplace.cost import registry as cost_registry
-from tfplace.cost.measured_costs import noise_of
-from tfplace.errors import ApplyError, TfplaceError, shown
+from tfplace.graph.op_graph import XLA
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.recompute import NONE, recompute_config
 from tfplace.placers import registry
 from tfplace.placers.dask_workers import check_dask
 

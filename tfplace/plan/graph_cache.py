@@ -11,10 +11,10 @@ import logging
 import os
 import stat
 
-from tfplace.core.op_graph import OpGraph
 from tfplace.errors import FormatError
 from tfplace.formats import files
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
+from tfplace.graph.op_graph import OpGraph
 
 _MAX_BYTES = 2 << 30  # Of several hundred graphs of 50,000 ops.
 _SUFFIX = ".opgraph"

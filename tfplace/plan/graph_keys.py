@@ -17,15 +17,16 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.given_batch import GivenBatch
-from tfplace.core.microbatches import WHOLE, VariantConfig
 from tfplace.cost import registry
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.given_batch import GivenBatch
+from tfplace.graph.microbatches import WHOLE, VariantConfig
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # Folders and modules of this package that determine a graph.
 _CODE = (
-  *("models", "core", "formats", "extraction", "cost", "__init__.py"),
+  *("models", "graph", "hardware", "formats", "extraction", "variants", "cost"),
+  "__init__.py",
   *("plan/local_step.py", "plan/source.py", "plan/steps.py"),
   *("measure/calibrate", "measure/session"),
 )

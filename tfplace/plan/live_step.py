@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tfplace import cost, formats
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress, silent
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import MeasurementError, TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.progress import Progress, silent
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.plan import clusters, source
 from tfplace.plan.stages import Stages

@@ -15,11 +15,11 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from tfplace.core import presets
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.hardware import GPUS, HOSTS
-from tfplace.core.progress import Progress
 from tfplace.errors import ApplyError, MeasurementError
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.progress import Progress
+from tfplace.hardware import presets
+from tfplace.hardware.hardware import GPUS, HOSTS
 from tfplace.measure.calibrate import buses
 from tfplace.measure.local import gpus
 from tfplace.measure.session import session

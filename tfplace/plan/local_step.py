@@ -21,16 +21,16 @@ import tensorflow.compat.v1 as tf1
 from google.protobuf import text_format
 from tensorflow.python.eager import context
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.order import ARRIVAL
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.cost import measured_costs
 from tfplace.errors import MeasurementError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import TracedStep, feed_values
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.order import ARRIVAL
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate import profiling
 from tfplace.measure.local import host, runtime

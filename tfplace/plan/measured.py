@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tfplace.core.evaluation import Evaluation, Result
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress
 from tfplace.errors import MeasurementError
+from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.progress import Progress
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.search import Outcome, search
 from tfplace.plan.stages import Stages

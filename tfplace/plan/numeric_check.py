@@ -20,10 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.problem import Problem
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.extraction.safety import side_effects
 from tfplace.extraction.traced import (
@@ -31,6 +27,10 @@ from tfplace.extraction.traced import (
   check_runs_alone,
   with_initializers,
 )
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.problem import Problem
 from tfplace.measure.local import host
 from tfplace.measure.session.session import unoptimized
 from tfplace.plan.comparable import comparable, incomparable, uses_half

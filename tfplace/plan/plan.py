@@ -8,20 +8,20 @@ from importlib import metadata
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tfplace.core.argument_checks import Text, check_count
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.microbatches import (
+from tfplace.errors import ApplyError
+from tfplace.formats import codec, json_file, results
+from tfplace.graph.argument_checks import Text, check_count
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.microbatches import (
   SCOPE,
   WHOLE,
   VariantConfig,
   microbatches_of,
 )
-from tfplace.core.op_graph import XLA
-from tfplace.core.order import ARRIVAL, order_to_json
-from tfplace.core.placement import Placement
-from tfplace.core.recompute import NONE
-from tfplace.errors import ApplyError
-from tfplace.formats import codec, json_file, results
+from tfplace.graph.op_graph import XLA
+from tfplace.graph.order import ARRIVAL, order_to_json
+from tfplace.graph.placement import Placement
+from tfplace.graph.recompute import NONE
 from tfplace.plan.config import AUTO, check_compile
 from tfplace.plan.search import Outcome
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tfplace.core.microbatches import plain_sizes
-from tfplace.core.problem import Problem
-from tfplace.core.recompute import segment_of
 from tfplace.errors import PlacementError
+from tfplace.graph.microbatches import plain_sizes
+from tfplace.graph.problem import Problem
+from tfplace.graph.recompute import segment_of
 from tfplace.placers.groups import (
   GroupGraph,
   main_devices,

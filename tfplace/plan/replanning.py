@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.units import format_us
 from tfplace.cost.measured_costs import step_noise
 from tfplace.errors import ApplyError
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.units import format_us
 from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.plan import Plan
 from tfplace.plan.planner import make_plan

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from tfplace import bounds, placers
-from tfplace.core.evaluation import Evaluation, Result
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.cost.uncertainty import with_intervals
 from tfplace.errors import TfplaceError
+from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.placers.dask_workers import place_on_workers
 from tfplace.placers.idle_devices import without_idle_devices
 from tfplace.plan.config import SINGLE, PlanConfig

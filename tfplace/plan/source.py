@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tfplace import formats
-from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import WHOLE, VariantConfig
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.progress import Progress, silent
 from tfplace.errors import ExtractionError, TfplaceError, shown
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.microbatches import WHOLE, VariantConfig
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.progress import Progress, silent
 from tfplace.plan.graph_keys import content_key
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class ModelSource:
     model = self.model
     if model is None:
       on_stage(f"loading {self.name}")
-      from tfplace.extraction import keras_step
+      from tfplace.variants import keras_step
 
       with keras_step.fresh_names():
         model = keras_step.load_keras_file(self.name, self.training)
@@ -221,9 +221,9 @@ class ModelSource:
     precision: str | None,
     on_stage: Progress,
   ) -> "TracedStep":
-    from tfplace.extraction import trace_keras, trace_keras_file
-    from tfplace.extraction.keras_step import fresh_names
     from tfplace.plan import precisions
+    from tfplace.variants import trace_keras, trace_keras_file
+    from tfplace.variants.keras_step import fresh_names
 
     if self.model is not None:
       model, sample = self._in_precision(precision, on_stage), self.sample

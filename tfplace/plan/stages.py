@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from tfplace.core.progress import Progress, silent
+from tfplace.graph.progress import Progress, silent
 
 
 class ShowStage(Protocol):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from tfplace import cost
-from tfplace.core.cluster import Cluster
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.op_graph import XLA, OpGraph
-from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress, silent
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.op_graph import XLA, OpGraph
+from tfplace.graph.problem import Problem
+from tfplace.graph.progress import Progress, silent
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, PlanConfig, StepOptions
 from tfplace.plan.graph_cache import GraphCache

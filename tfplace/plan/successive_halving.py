@@ -15,12 +15,12 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 
-from tfplace.core.evaluation import Result
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.order import AUTO, LEAST_GAIN, RANK
-from tfplace.core.recompute import RecomputeConfig, recompute_of
-from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.evaluation import Result
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.order import AUTO, LEAST_GAIN, RANK
+from tfplace.graph.recompute import RecomputeConfig, recompute_of
+from tfplace.graph.units import format_us
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.proposals import (
   MOST,

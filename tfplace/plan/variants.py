@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tfplace.core.evaluation import Result
-from tfplace.core.microbatches import WHOLE, VariantConfig
-from tfplace.core.order import ARRIVAL, LEAST_GAIN, RANK
-from tfplace.core.problem import Problem
-from tfplace.core.units import format_us
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.evaluation import Result
+from tfplace.graph.microbatches import WHOLE, VariantConfig
+from tfplace.graph.order import ARRIVAL, LEAST_GAIN, RANK
+from tfplace.graph.problem import Problem
+from tfplace.graph.units import format_us
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep

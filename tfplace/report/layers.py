@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core import phases
-from tfplace.core.microbatches import name_in_whole
-from tfplace.core.op_names import forward_name
+from tfplace.graph import phases
+from tfplace.graph.microbatches import name_in_whole
+from tfplace.graph.op_names import forward_name
 from tfplace.report.rows import compute_us
 from tfplace.simulate import Schedule
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core import phases
+from tfplace.graph import phases
 from tfplace.report.rows import LINK, OP, Row, compute_us
 from tfplace.simulate import Schedule
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.evaluation import Result
-from tfplace.core.placement import Placement
 from tfplace.errors import TfplaceError
 from tfplace.formats.files import write_bytes
+from tfplace.graph.evaluation import Result
+from tfplace.graph.placement import Placement
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
 from tfplace.report.rows import as_schedule

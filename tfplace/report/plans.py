@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.units import format_us
 from tfplace.cost.uncertainty import interval_in_words
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.units import format_us
 from tfplace.plan.plan import Plan
 from tfplace.report import summary
 from tfplace.report.rows import listed

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.placement import Placement
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.placement import Placement
 from tfplace.simulate import Schedule, Segment, Simulator
 from tfplace.simulate.critical_path import OP as OP_SEGMENT
 from tfplace.simulate.critical_path import TRANSFER as TRANSFER_SEGMENT

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tfplace.core import phases
-from tfplace.core.units import format_bytes, format_share
+from tfplace.graph import phases
+from tfplace.graph.units import format_bytes, format_share
 from tfplace.report import parallelism
 from tfplace.report.layers import (
   OTHER,

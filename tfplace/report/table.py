@@ -8,15 +8,15 @@ from typing import NamedTuple
 import rich.table
 from rich.text import Text
 
-from tfplace.core import estimate as core
-from tfplace.core.estimate import (
+from tfplace.graph import estimate as parts
+from tfplace.graph.estimate import (
   CardEstimate,
   Estimate,
   SmallestFit,
   StepEstimate,
 )
-from tfplace.core.evaluation import Evaluation, Result
-from tfplace.core.units import format_bytes, format_share, format_us
+from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.units import format_bytes, format_share, format_us
 from tfplace.report.rows import named_devices, short_names, shorten
 
 MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown
@@ -149,14 +149,14 @@ def escaped(text: str, limit: int = _MAX_TEXT) -> str:
 
 
 _NAMES = {
-  core.TRAINABLE: "trainable weights",
-  core.NON_TRAINABLE: "other weights",
-  core.OPTIMIZER: "optimizer",
-  core.OTHER: "other variables",
-  core.READS: "copies of read variables",
-  core.ACTIVATIONS: "activations",
-  core.GRADIENTS: "gradients",
-  core.TEMPORARY: "temporary",
+  parts.TRAINABLE: "trainable weights",
+  parts.NON_TRAINABLE: "other weights",
+  parts.OPTIMIZER: "optimizer",
+  parts.OTHER: "other variables",
+  parts.READS: "copies of read variables",
+  parts.ACTIVATIONS: "activations",
+  parts.GRADIENTS: "gradients",
+  parts.TEMPORARY: "temporary",
 }
 
 
@@ -190,7 +190,7 @@ def _sizes(estimate: Estimate) -> Table:
   """Returns a row per kind of variable, and per part of the peak."""
   steps, rows = estimate.steps, []
   if any(step.weights is not None for step in steps):
-    sizes = [step.weights or core.WeightSizes() for step in steps]
+    sizes = [step.weights or parts.WeightSizes() for step in steps]
     trained = ((w.trainable_count, w.trainable_bytes) for w in sizes)
     others = ((w.non_trainable_count, w.non_trainable_bytes) for w in sizes)
     slots = ((w.optimizer_count, w.optimizer_bytes) for w in sizes)
@@ -201,7 +201,7 @@ def _sizes(estimate: Estimate) -> Table:
       ("gradients of all", *gradients),
       ("optimizer", *(_counted(*x) for x in slots)),
     ]
-  for part in core.PARTS:
+  for part in parts.PARTS:
     cells = [step.peak.parts.get(part, 0.0) for step in steps]
     if any(cells):
       rows.append((f"at the peak: {_NAMES[part]}", *map(format_bytes, cells)))

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.placement import Placement
-from tfplace.core.units import format_share, format_us, size_scale, time_scale
 from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats.files import write_bytes
+from tfplace.graph.placement import Placement
+from tfplace.graph.units import format_share, format_us, size_scale, time_scale
 from tfplace.report.op_colors import CRITICAL_COLOR, op_colors
 from tfplace.report.rows import (
   DEVICE,

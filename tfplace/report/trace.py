@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core import phases
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.placement import Placement
 from tfplace.formats.json_file import write_json
+from tfplace.graph import phases
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.placement import Placement
 from tfplace.report.rows import (
   as_schedule,
   channel_names,

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.order import ARRIVAL
-from tfplace.core.placement import Placement
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.order import ARRIVAL
+from tfplace.graph.placement import Placement
 from tfplace.simulate.simulator import Simulator
 
 # An op after one of these may be dead or part of a loop.

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tfplace.core.cluster import Cluster
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.problem import Problem
 from tfplace.simulate.jit import Index, inlined
 
 Us = TypeVar("Us", float, np.ndarray)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.paths import transfers
-from tfplace.core.placement import Placement
+from tfplace.graph.paths import transfers
+from tfplace.graph.placement import Placement
 from tfplace.simulate import engine
 from tfplace.simulate.critical_path import Segment, critical_path
 from tfplace.simulate.links import receive_us, send_us, transfer_ends

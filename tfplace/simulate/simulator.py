@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.order import order_to_json
-from tfplace.core.placement import Placement, check_devices
-from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError, shown
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.order import order_to_json
+from tfplace.graph.placement import Placement, check_devices
+from tfplace.graph.problem import Problem
 from tfplace.simulate import engine
 from tfplace.simulate.jit import kernel
 from tfplace.simulate.schedule import Schedule, make_schedule

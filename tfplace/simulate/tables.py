@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.order import RANK
-from tfplace.core.paths import longest_paths
-from tfplace.core.problem import Problem
+from tfplace.graph.order import RANK
+from tfplace.graph.paths import longest_paths
+from tfplace.graph.problem import Problem
 from tfplace.simulate.links import least_transfer_us
 
 OP = np.dtype(

@@ -12,11 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core import symmetry
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator, Placer
 from tfplace.errors import (
   FormatError,
   InfeasibleError,
@@ -24,6 +19,11 @@ from tfplace.errors import (
   TrainingError,
 )
 from tfplace.formats import files
+from tfplace.graph import symmetry
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Result
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator, Placer
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.learned.sampling import step_times

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from tfplace.core import symmetry
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
+from tfplace.graph import symmetry
+from tfplace.graph.protocols import Evaluator
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.sampling import step_times
 

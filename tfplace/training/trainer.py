@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import TrainingError
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.learned import policies, policy_format
 from tfplace.learned.decisions import decisions_at
 from tfplace.simulate import Simulator

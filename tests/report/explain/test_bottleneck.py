@@ -5,7 +5,7 @@ import pytest
 
 from tests.testing import placed_graphs
 from tests.testing.random_problems import costly_case, random_case
-from tfplace.core.placement import Placement
+from tfplace.graph.placement import Placement
 from tfplace.report.explain.bottleneck import FixedOrder, find_loads
 from tfplace.simulate import Simulator
 

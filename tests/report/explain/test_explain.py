@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.testing import placed_graphs
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.op_graph import OpSpec, build_graph
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.testing import placed_graphs
 from tests.testing.random_problems import costly_case, random_case
-from tfplace.core import phases
-from tfplace.core.cluster import Cluster, Device, Link
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
+from tfplace.graph import phases
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.report import parallelism
 from tfplace.report.explain import microbatches as split
 from tfplace.report.explain.bottleneck import FixedOrder

@@ -10,7 +10,7 @@ from tests.testing.eager import run_eagerly
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.slow import TRAINING_SEEDS
 from tfplace import Simulator
-from tfplace.core.budget import Budget
+from tfplace.graph.budget import Budget
 from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import decode

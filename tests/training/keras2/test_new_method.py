@@ -4,8 +4,8 @@ import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
-from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
+from tfplace.graph.budget import Budget
 from tfplace.learned import policies
 from tfplace.placers import registry
 from tfplace.training import methods

@@ -17,8 +17,8 @@ from tests.testing.sequence_tasks import (
 )
 from tests.testing.slow import TRAINING_SEEDS, slow_but
 from tfplace import Placement, Simulator
-from tfplace.core.budget import Budget
 from tfplace.errors import TrainingError
+from tfplace.graph.budget import Budget
 from tfplace.placers import get_placer
 from tfplace.training import export
 from tfplace.training.methods import learner_type

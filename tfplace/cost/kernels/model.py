@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
-from tfplace.core.gpu_hardware import GpuHardware
-from tfplace.core.protocols import OpCosts
 from tfplace.cost import estimate, op_classes, step_costs
 from tfplace.cost.assemble import Step
 from tfplace.cost.kernels import ops, parameters
 from tfplace.cost.kernels.rates import peak_of
 from tfplace.cost.kernels.times import times_us
+from tfplace.graph.protocols import OpCosts
+from tfplace.hardware.gpu_hardware import GpuHardware
 
 
 class KernelCosts:

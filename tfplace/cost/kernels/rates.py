@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfplace.core.gpu_hardware import GpuHardware
+from tfplace.hardware.gpu_hardware import GpuHardware
 
 _MAXWELL, _VOLTA, _AMPERE = 5.0, 7.0, 8.0  # their compute capabilities
 TENSOR_CORES = ("tf32", "fp16", "bf16")

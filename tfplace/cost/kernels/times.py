@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.gpu_hardware import GpuHardware
 from tfplace.cost.kernels import convolution, gemm
 from tfplace.cost.kernels.ops import Kernel, stacked
 from tfplace.cost.kernels.parameters import KernelParameters
 from tfplace.cost.kernels.rates import memory_us, rates
+from tfplace.hardware.gpu_hardware import GpuHardware
 
 _CONVOLUTIONS = ("convolution", "filter_gradient")
 # Instructions that compute an index, as floating-point operations of the peak.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.problem import Problem
+from tfplace.graph.problem import Problem
 from tfplace.simulate import engine
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 from tfplace.simulate.links import Links, arrival_us

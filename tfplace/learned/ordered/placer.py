@@ -7,9 +7,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.problem import Problem
 from tfplace.errors import PlacementError, TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.problem import Problem
 from tfplace.learned import features, policies
 from tfplace.learned.decisions import NEVER, Decisions, decisions_at
 from tfplace.learned.ordered.base_schedule import Simulated

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.csr import csr
+from tfplace.graph.csr import csr
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.ordered.base_schedule import (
   NUM_FEATURES,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tfplace.core.problem import Problem
+from tfplace.graph.problem import Problem
 from tfplace.learned import Tensor, features
 from tfplace.learned.decisions import Decisions
 from tfplace.learned.policy_format import PolicyInputs

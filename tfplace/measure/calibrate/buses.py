@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.cluster import Link
+from tfplace.graph.cluster import Link
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.problem import Problem
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.problem import Problem
 from tfplace.measure import harness
 from tfplace.measure.calibrate import fit, placements
 from tfplace.simulate import Simulator

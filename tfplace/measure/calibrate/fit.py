@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize
 
-from tfplace.core.cluster import Cluster, Link
-from tfplace.core.evaluation import Evaluation
-from tfplace.core.problem import Problem
 from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster, Link
+from tfplace.graph.evaluation import Evaluation
+from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator
 
 _LEAST_US_PER_BYTE = 1e-6  # 1 TB/s, faster than any copy

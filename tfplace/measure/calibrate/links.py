@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core.cluster import Link
+from tfplace.graph.cluster import Link
 from tfplace.measure.calibrate import fit
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages

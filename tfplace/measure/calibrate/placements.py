@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.problem import Problem
+from tfplace.graph.problem import Problem
 
 
 def home_devices(problem: Problem) -> np.ndarray:

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tfplace.core.cluster import CPU
-from tfplace.core.problem import Problem
 from tfplace.cost.measured_costs import (
   STEP_NOISE,
   step_noise,
   with_measured_times,
 )
 from tfplace.extraction.traced import TracedStep
+from tfplace.graph.cluster import CPU
+from tfplace.graph.problem import Problem
 from tfplace.measure import harness
 from tfplace.measure.calibrate import placements
 from tfplace.measure.local import runtime

@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.measure.calibrate import buses, links
 from tfplace.measure.local import gpus, host, runtime
 from tfplace.measure.session import messages

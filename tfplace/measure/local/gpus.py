@@ -1,6 +1,6 @@
 """GPUs of a process, described by data sheets or by measuring.
 
-A card that `core/hardware.json` lacks is timed for about two seconds. Memory is
+A card that `hardware.json` lacks is timed for about two seconds. Memory is
 TensorFlow's own limit of each logical device.
 """
 
@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfplace.core.cluster import Device
-from tfplace.core.hardware import GPUS, find_gpu
-from tfplace.core.presets import PLACETO_OP_OVERHEAD_US
 from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Device
+from tfplace.hardware.hardware import GPUS, find_gpu
+from tfplace.hardware.presets import PLACETO_OP_OVERHEAD_US
 from tfplace.measure.local import host
 
 _logger = logging.getLogger("tfplace")
@@ -138,7 +138,7 @@ def measured_card(
   """Times products, a copy and launches on a device.
 
   Returns:
-    Its `hardware` as in `core/hardware.json`, and microseconds per small op.
+    Its `hardware` as in `hardware.json`, and microseconds per small op.
 
   Raises:
     MeasurementError: `architecture` is no compute capability.

@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import IO, Any, TypeVar
 
 import tfplace
-from tfplace.core.cluster import Cluster
-from tfplace.core.progress import Progress, silent
 from tfplace.errors import MeasurementError
 from tfplace.formats.files import check_temporary_folder
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.progress import Progress, silent
 from tfplace.measure.session import messages
 
 STARTUP_TIMEOUT_S = 90.0

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 
-from tfplace.core.cluster import Cluster, Device, Link
 from tfplace.cost import grappler
 from tfplace.errors import MeasurementError
+from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.measure.calibrate import links
 from tfplace.measure.local import host, runtime
 from tfplace.measure.remote import workers

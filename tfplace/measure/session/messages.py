@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tfplace.core.cluster import Device
+from tfplace.graph.cluster import Device
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,8 @@ import time
 from multiprocessing import connection
 from typing import TYPE_CHECKING, Any
 
-from tfplace.core.child_process import end_with_parent
 from tfplace.errors import MeasurementError
+from tfplace.graph.child_process import end_with_parent
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
 

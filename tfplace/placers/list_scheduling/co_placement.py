@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.op_names import forward_name, is_gradient, with_scopes
-from tfplace.core.paths import DisjointSets
-from tfplace.core.problem import Problem
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.op_names import forward_name, is_gradient, with_scopes
+from tfplace.graph.paths import DisjointSets
+from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
 
 # Rules of groupings: (only consumers, gradients). Baechi's public code has the

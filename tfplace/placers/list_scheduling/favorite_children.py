@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.paths import transfers
-from tfplace.core.problem import Problem
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.paths import transfers
+from tfplace.graph.problem import Problem
 from tfplace.placers.list_scheduling.co_placement import only_consumers
 from tfplace.placers.list_scheduling.costs import ListTables
 from tfplace.simulate.links import mean_transfer

@@ -9,9 +9,9 @@ Graphs" (SoCC 2020).
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.paths import upward_ranks
+from tfplace.graph.budget import Budget
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.paths import upward_ranks
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.co_placement import by_grouping
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.csr import csr
 from tfplace.errors import TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.csr import csr
 from tfplace.placers.groups import GroupGraph, main_devices, unique_pairs
 from tfplace.placers.one_shot import Batches
 

@@ -13,8 +13,8 @@ from importlib import util
 
 import numpy as np
 
-from tfplace.core.budget import Budget
 from tfplace.errors import TfplaceError
+from tfplace.graph.budget import Budget
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.one_shot import Batches
 from tfplace.placers.partition import scotch_child

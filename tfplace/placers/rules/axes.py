@@ -1,6 +1,6 @@
 """Axis splits: layers, time steps, segments or stacks, from op names.
 
-`decode_37/lstm_layer_1` is number 37 and 1 of two axes (see `core.op_names`).
+`decode_37/lstm_layer_1` is number 37 and 1 of two axes (see `graph.op_names`).
 Devices split one or two axes, and the best split is kept. Specific to tfplace.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.op_names import UNKNOWN, Part, numbered_parts, scope_of
+from tfplace.graph.budget import Budget
+from tfplace.graph.op_names import UNKNOWN, Part, numbered_parts, scope_of
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.one_shot import Batches
 from tfplace.simulate.jit import allocating

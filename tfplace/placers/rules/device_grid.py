@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.op_names import UNKNOWN
-from tfplace.core.paths import transfers
 from tfplace.errors import TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.op_names import UNKNOWN
+from tfplace.graph.paths import transfers
 from tfplace.placers.groups import GroupGraph, main_devices, working_devices
 from tfplace.placers.list_scheduling.placers import held_bytes
 from tfplace.placers.one_shot import Batches

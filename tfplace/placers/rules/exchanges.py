@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.core.op_names import UNKNOWN
+from tfplace.graph.op_names import UNKNOWN
 from tfplace.placers.groups import GroupGraph
 
 

@@ -10,8 +10,8 @@ import re
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.op_names import UNKNOWN, forward_name
+from tfplace.graph.budget import Budget
+from tfplace.graph.op_names import UNKNOWN, forward_name
 from tfplace.placers.groups import GroupGraph, equal_blocks, main_devices
 from tfplace.placers.one_shot import Batches
 from tfplace.placers.rules.axes import spread

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.cluster import MESSAGE_COSTS, Cluster
 from tfplace.errors import ProblemError
+from tfplace.graph.budget import Budget
+from tfplace.graph.cluster import MESSAGE_COSTS, Cluster
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.one_shot import Batches
 

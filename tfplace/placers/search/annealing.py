@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import HistoryPoint, Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
 from tfplace.errors import TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import HistoryPoint, Result
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_packed, offer_starts

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import Evaluation, Result
-from tfplace.core.problem import Problem
-from tfplace.core.protocols import Evaluator
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.problem import Problem
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
 from tfplace.placers.list_scheduling.placers import held_bytes, preferred

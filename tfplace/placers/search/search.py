@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tfplace.core.budget import Budget
-from tfplace.core.evaluation import is_optimal
+from tfplace.graph.budget import Budget
+from tfplace.graph.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merge import coarse_levels
 from tfplace.placers.search.chain import Chain

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.graph_edits import subgraph
+from tfplace.graph.graph_edits import subgraph
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables
 from tfplace.simulate import engine

@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tfplace.core.estimate import Estimate, LargestBatch
-from tfplace.core.placement import Placement
-from tfplace.core.progress import Progress, silent
 from tfplace.errors import TfplaceError, shown
+from tfplace.graph.estimate import Estimate, LargestBatch
+from tfplace.graph.placement import Placement
+from tfplace.graph.progress import Progress, silent
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import PlanConfig, StepOptions
 from tfplace.plan.estimate import cards, fits

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from tfplace.core.estimate import LargestBatch, SmallestFit
-from tfplace.core.progress import Progress, silent
 from tfplace.errors import InfeasibleError, TfplaceError, shown
+from tfplace.graph.estimate import LargestBatch, SmallestFit
+from tfplace.graph.progress import Progress, silent
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.cards import Card

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfplace import cost
-from tfplace.core.cluster import Cluster, Device
-from tfplace.core.hardware import GPUS
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.presets import cluster_preset
-from tfplace.core.problem import Problem
-from tfplace.core.progress import Progress, silent
 from tfplace.cost import registry
+from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.problem import Problem
+from tfplace.graph.progress import Progress, silent
+from tfplace.hardware.hardware import GPUS
+from tfplace.hardware.presets import cluster_preset
 from tfplace.plan.clusters import ClusterLike, find_cluster
 
 if TYPE_CHECKING:

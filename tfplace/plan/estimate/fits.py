@@ -7,14 +7,14 @@ from collections.abc import Collection
 import numpy as np
 
 from tfplace import placers
-from tfplace.core.cluster import Cluster
-from tfplace.core.estimate import SmallestFit
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.order import AUTO
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
 from tfplace.errors import TfplaceError
+from tfplace.graph.cluster import Cluster
+from tfplace.graph.estimate import SmallestFit
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.order import AUTO
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.plan.estimate.cards import MAX_DEVICES, Card
 from tfplace.simulate import Schedule, Simulator

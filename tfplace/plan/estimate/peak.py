@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfplace.core import estimate as parts
-from tfplace.core.estimate import LayerBytes, PeakMemory
-from tfplace.core.microbatches import name_in_whole
-from tfplace.core.op_graph import OpGraph
-from tfplace.core.op_names import GRADIENT_SCOPE, scope_of
+from tfplace.graph import estimate as parts
+from tfplace.graph.estimate import LayerBytes, PeakMemory
+from tfplace.graph.microbatches import name_in_whole
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.op_names import GRADIENT_SCOPE, scope_of
 from tfplace.simulate import Schedule
 
 _MAX_LAYERS = 8  # Listed at the peak.
@@ -23,7 +23,7 @@ def peak_memory(
     schedule: the simulated step.
     device: index of the device.
     card: name of the device in the result.
-    roles: node of a variable -> its role, one of `core.estimate.ROLES`.
+    roles: node of a variable -> its role, one of `graph.estimate.ROLES`.
 
   Returns:
     The parts, whose sum is the peak. Activations are outputs of forward ops.

@@ -5,11 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from tfplace.core.estimate import CardEstimate, SmallestFit, StepEstimate
-from tfplace.core.microbatches import VariantConfig
-from tfplace.core.progress import Progress
-from tfplace.core.recompute import RecomputeConfig
 from tfplace.errors import ExtractionError
+from tfplace.graph.estimate import CardEstimate, SmallestFit, StepEstimate
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.progress import Progress
+from tfplace.graph.recompute import RecomputeConfig
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.estimate import cards, fits
 from tfplace.plan.estimate.cards import Card

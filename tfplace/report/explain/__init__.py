@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.core.order import RANK
-from tfplace.core.placement import Placement
-from tfplace.core.units import format_bytes, format_share, format_us
 from tfplace.formats import codec
+from tfplace.graph.order import RANK
+from tfplace.graph.placement import Placement
+from tfplace.graph.units import format_bytes, format_share, format_us
 from tfplace.report.explain.bottleneck import (
   FixedOrder,
   Load,

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.core.cluster import MESSAGE_COSTS, Cluster
-from tfplace.core.csr import csr, topological_order
-from tfplace.core.placement import Placement
-from tfplace.core.problem import Problem
+from tfplace.graph.cluster import MESSAGE_COSTS, Cluster
+from tfplace.graph.csr import csr, topological_order
+from tfplace.graph.placement import Placement
+from tfplace.graph.problem import Problem
 from tfplace.report.rows import DEVICE, step_rows
 from tfplace.simulate import Schedule, Simulator
 from tfplace.simulate.jit import kernel

@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from tfplace.core import phases
+from tfplace.graph import phases
 from tfplace.report.explain.bottleneck import FixedOrder, Times
 from tfplace.report.parallelism import find_parallelism
 from tfplace.report.rows import device_names

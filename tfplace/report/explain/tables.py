@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tfplace.core.units import format_change_us, format_share, format_us
+from tfplace.graph.units import format_change_us, format_share, format_us
 from tfplace.report.explain import Explanation
 from tfplace.report.explain.microbatches import MicrobatchReport
 from tfplace.report.rows import DEVICE, listed

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tfplace.core import symmetry
+from tfplace.graph import symmetry
 from tfplace.learned import features
 from tfplace.learned.decisions import NEVER
 from tfplace.learned.sampling import sample

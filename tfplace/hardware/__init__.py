@@ -1,0 +1,1 @@
+"""Presets of GPUs and hosts, with their sources."""

@@ -1,0 +1,345 @@
+"""Proof that a step can run in microbatches.
+
+The forward pass is traced at two batch sizes, and the batch axis is followed
+through both graphs (`batch_axis`): from the data to the values of the losses,
+the updates of the metrics, and the per-example states. The findings control the
+later trace of a microbatch: the reduction of each added loss, the metrics that
+the whole batch must update, and the lookups that are the same in every
+microbatch.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+
+from tfplace.errors import ExtractionError
+from tfplace.extraction.layers import LayerRecorder
+from tfplace.graph.microbatches import TEMPLATE, VariantConfig
+from tfplace.variants.microbatches import (
+  batch_axis,
+  graph_copies,
+  states,
+)
+from tfplace.variants.microbatches.batch_axis import values as axis_values
+from tfplace.variants.microbatches.batch_axis.values import (
+  FIXED,
+  Fixed,
+  Handle,
+  Mixed,
+  Mixes,
+  Reduced,
+  Rows,
+  Sized,
+  State,
+  Value,
+)
+from tfplace.variants.microbatches.forward import Forward, run_forward
+from tfplace.variants.microbatches.parts import Parts
+from tfplace.variants.microbatches.whole_batch import (
+  WholeBatch,
+  compiled_metrics,
+)
+
+_UNKNOWN = (4, 32)  # examples in the two traces if the batch size is unknown
+_LEAST = 2  # examples in a trace; broadcasting would hide a batch axis of 1
+_WHOLE = 6  # examples in the batch that the traced microbatch belongs to
+_LENGTH = 16  # replaces every other unknown dimension
+_NO_VALUES = "has no value for each example"
+_WAY_OUT = (
+  "plan the whole step (microbatches=1), or let each example be computed by"
+  " itself"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+  """Findings about a step that can run in microbatches.
+
+  Attributes:
+    kinds: reduction over examples of each added loss ("sum", "mean",
+      "weights"), in the order of tracing.
+    deferred: ids of metrics whose update is not a sum over examples.
+    lookups: name of the index tensor of each lookup in the forward pass ->
+      whether the indices depend on the batch.
+  """
+
+  kinds: tuple[str, ...] = ()
+  deferred: frozenset[int] = frozenset()
+  lookups: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+
+
+def examine(
+  model: keras.Model,
+  parts: Parts,
+  config: VariantConfig,
+  forward: Forward | None = None,
+) -> Findings:
+  """Examines the step of a model.
+
+  Args:
+    model: a compiled and built model.
+    parts: the batch; only its shapes, dtypes and states are used.
+    config: says whether statistics over the batch are allowed.
+    forward: `x, y, sample_weight` -> loss; None for Keras' own.
+
+  Raises:
+    ExtractionError: the step mixes examples; names the layer and the op.
+  """
+  deferred: frozenset[int] = frozenset()
+  sizes = _sizes(parts)
+  while True:
+    traces = [_Trace(model, parts, n, forward, deferred) for n in sizes]
+    if not batch_axis.have_same_ops(*(trace.graph for trace in traces)):
+      # The first call builds missing layers, which adds ops that later traces
+      # do not have.
+      traces[0] = _Trace(model, parts, sizes[0], forward, deferred)
+    checked = _Checked(model, config, traces)
+    found = checked.findings()
+    if found.deferred <= deferred:
+      return dataclasses.replace(found, deferred=deferred)
+    deferred |= found.deferred
+
+
+def _sizes(parts: Parts) -> tuple[int, int]:
+  if not parts.is_known:
+    return _UNKNOWN
+  size = max(parts.size(0), _LEAST)
+  return size, max(parts.examples, size + 1)
+
+
+def assigned_states(
+  model: keras.Model, parts: Parts, forward: Forward | None
+) -> list[keras.Variable]:
+  """Lists variables of `parts` that the step assigns, if it can be traced."""
+  trace = _Trace(model, parts, _sizes(parts)[0], forward, frozenset())
+  return [v for i, v in enumerate(parts.states) if i in trace.states]
+
+
+class _Examined(WholeBatch):
+  """Replaces added losses by placeholders; `terms` holds pairs of both."""
+
+  terms: list[tuple[tf.Tensor, tf.Tensor]]
+
+  def _additional(self, loss: tf.Tensor) -> tf.Tensor:
+    share = tf.compat.v1.placeholder(loss.dtype, (), name="share")
+    self.terms.append((loss, share))
+    return share
+
+
+class _Trace:
+  def __init__(
+    self,
+    model: keras.Model,
+    parts: Parts,
+    size: int,
+    forward: Forward | None,
+    deferred: frozenset[int],
+  ) -> None:
+    self.size = size
+    self.outer = tf.compat.v1.get_default_graph()
+    self.graph: Any = func_graph.FuncGraph(TEMPLATE)
+    self.recorder = LayerRecorder(self.graph, model)
+    with self.graph.as_default(), self.graph.device(self.recorder):
+      self.data = [_placeholder(t, size) for t in parts.tensors]
+      (x, y, weight), rows, _ = parts.structured(self.data)
+      self.whole = _Examined(
+        model,
+        size,
+        _WHOLE,
+        with_regularization=forward is not None,
+        deferred=deferred,
+      )
+      self.whole.terms = []
+      with (
+        self.whole.reductions(),
+        states.cut(model, parts.states, rows) as self.states,
+      ):
+        try:
+          loss, finish = run_forward(model, (x, y, weight), forward)
+          self.loss = self.whole.share(loss)
+          finish()
+        finally:  # What it finds explains other errors.
+          check_captures(model, self.graph, self.outer, parts)
+
+  def assigned(self) -> list[tf.Operation]:
+    return [
+      op
+      for op in self.graph.get_operations()
+      if op.op_def.is_stateful
+      and op.type != "ReadVariableOp"
+      and any(t.dtype == tf.resource for t in op.inputs)
+    ]
+
+
+def _placeholder(tensor: tf.Tensor, size: int) -> tf.Tensor:
+  shape = [_LENGTH if d is None else d for d in tensor.shape[1:]]
+  return tf.compat.v1.placeholder(tensor.dtype, [size, *shape])
+
+
+class _Checked:
+  """Two traces of a step, and the abstract values of their tensors."""
+
+  def __init__(
+    self, model: keras.Model, config: VariantConfig, traces: Sequence[_Trace]
+  ) -> None:
+    self._model = model
+    self._trace = traces[0]
+    self._second = traces[1]
+    self._sizes = traces[0].size, traces[1].size
+    self._layers_of = self._trace.recorder.of_op
+    self._normalizing = {
+      layer.name
+      for layer in model._flatten_layers()
+      if config.allow_batch_statistics
+      and isinstance(layer, keras.layers.BatchNormalization)
+    }
+    self._owners = _owners(model, self._trace.graph)
+    given: dict[str, Value] = {t.name: Rows(0) for t in self._trace.data}
+    given |= {name: Handle(name) for name in self._owners}
+    given |= {t.name: Reduced("sum") for _, t in self._trace.whole.terms}
+    try:
+      self._values = batch_axis.follow(
+        self._trace.graph,
+        self._second.graph,
+        self._sizes,
+        given,
+        self._has_statistics,
+      )
+    except Mixes as mixes:
+      raise ExtractionError(
+        f"the step of model {model.name!r} cannot be split: it {mixes};"
+        f" {_WAY_OUT}"
+      ) from None
+
+  def _has_statistics(self, op: str) -> bool:
+    return not self._normalizing.isdisjoint(self._layers_of(op))
+
+  def findings(self) -> Findings:
+    whole = self._trace.whole
+    for tensor in whole.values:
+      self._check(tensor, _is_per_example, f"its loss {_NO_VALUES}")
+    terms = [
+      self._check(
+        loss,
+        lambda value: isinstance(value, Reduced | Fixed),
+        f"the loss {loss.op.name!r} that is added is neither a sum nor a mean"
+        " over examples",
+      )
+      for loss, _ in whole.terms
+    ]
+    for tensor in (self._trace.loss, *(total for _, total in whole.totals)):
+      self._check(
+        tensor,
+        lambda value: not isinstance(value, Mixed),
+        "its loss mixes examples",
+      )
+    for rows in self._trace.states.values():
+      self._check(rows, _is_per_example, f"a state that it keeps {_NO_VALUES}")
+    for update in whole.updates:
+      what = f"metric {update.metric.name!r} {_NO_VALUES}"
+      for tensor in update.tensors:
+        if tensor.shape.rank:
+          self._check(tensor, _is_per_example, what)
+    return Findings(
+      tuple(v.kind if isinstance(v, Reduced) else "weights" for v in terms),
+      self._deferred(),
+      self._lookups(),
+    )
+
+  def _check(
+    self, tensor: tf.Tensor, is_allowed: Callable[[Value], bool], why: str
+  ) -> Value:
+    """Returns the value of a tensor; refuses the step if it is not allowed."""
+    value, op = self._values[tensor.name], tensor.op.name
+    if is_allowed(value):
+      return value
+    if isinstance(value, Mixed):
+      layers, op = self._layers_of(value.op), value.op
+      place = f"layer {layers[0]!r}" if layers else "the loss"
+      if layers and layers[0] == self._model.name:
+        place = "its call()"
+      why = (
+        f"{place} mixes the examples of a batch: its {value.op_type}"
+        f" {value.why} (op {value.op!r})"
+      )
+    raise ExtractionError(
+      f"the step of model {self._model.name!r} cannot be split: {why};"
+      f" {_WAY_OUT}",
+      op=op,
+    )
+
+  def _deferred(self) -> frozenset[int]:
+    found = set()
+    for op in self._trace.assigned():
+      handles = [t.name for t in op.inputs if t.name in self._owners]
+      for handle in handles:
+        if not self._adds_up(op, handle):
+          found.add(self._owners[handle])
+    return frozenset(found)
+
+  def _adds_up(self, op: tf.Operation, handle: str) -> bool:
+    if len(op.inputs) != 2 or op.inputs[0].name != handle:
+      return False
+    value = self._values[op.inputs[1].name]
+    if op.type == "AssignVariableOp":
+      return value == State(handle, added=True)
+    if op.type == "AssignAddVariableOp":
+      second = self._second.graph.get_operation_by_name(op.name)
+      pair = axis_values.OpPair(op, second, self._sizes)
+      return batch_axis.sums.is_additive(pair, 1, value)
+    return False
+
+  def _lookups(self) -> dict[str, bool]:
+    found = {}
+    for op in self._trace.graph.get_operations():
+      if op.type in ("GatherV2", "ResourceGather"):
+        indices = op.inputs[1]
+        found[indices.name] = self._values[indices.name] != FIXED
+    return found
+
+
+def _is_per_example(value: Value) -> bool:
+  """Returns whether the first axis has an independent entry per example."""
+  is_rows = isinstance(value, Rows) and value.uniform and value.axis == 0
+  return is_rows or value == Rows(0) or isinstance(value, Fixed | Sized)
+
+
+def _owners(model: keras.Model, graph: Any) -> dict[str, int]:
+  """Maps the handle of each metric variable to the `id` of its metric."""
+  owners = {
+    id(variable.value.handle): id(metric)
+    for metric in compiled_metrics(model)
+    for variable in metric.variables
+  }
+  return {
+    inner.name: owners[id(outer)]
+    for outer, inner in graph.captures
+    if id(outer) in owners
+  }
+
+
+def check_captures(
+  model: keras.Model, graph: Any, outer: tf.Graph, parts: Parts
+) -> None:
+  """Rejects a forward function that reads the batch instead of its arguments.
+
+  Raises ExtractionError if `graph`, the trace of the function, captures tensors
+  of the whole batch from `outer`, the graph around it.
+  """
+  batch = {tensor.name for tensor in parts.sources}
+  for source, inner in graph.captures:
+    if getattr(source, "graph", None) is not outer:
+      continue
+    if source.dtype != tf.resource and not batch.isdisjoint(
+      graph_copies.ancestors(source)
+    ):
+      raise ExtractionError(
+        f"the step of model {model.name!r} cannot be split: its forward"
+        f" function uses {source.name!r}, which is of the whole batch: it must"
+        " compute with its arguments x, y, sample_weight alone",
+        op=inner.op.name,
+      )

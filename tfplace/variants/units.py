@@ -1,0 +1,319 @@
+"""Units: ops of one layer, pass and microbatch that XLA compiles together.
+
+A unit is convex: no path leaves it and comes back, so it is one op of the graph
+to place. Variables, other stateful ops, loops and what XLA lacks stay outside.
+"""
+
+import collections
+import itertools
+import re
+from collections.abc import (
+  Callable,
+  Collection,
+  Hashable,
+  Iterable,
+  Sequence,
+  Set,
+)
+
+import numpy as np
+import tensorflow as tf
+
+from tfplace.extraction import kernels, nodes
+from tfplace.graph import phases
+from tfplace.graph.microbatches import microbatch_of, name_in_whole
+from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.op_names import GRADIENT_SCOPE, is_gradient
+from tfplace.graph.recompute import original_name, segment_of
+
+# A constant up to this size is copied into each unit that reads it.
+INLINED_BYTES = 1 << 16
+# A layer with more ops in a pass has units by name scope: it may be a model.
+_MOST_OPS = 256
+_FOREIGN_TYPES = frozenset({tf.resource, tf.string, tf.variant})
+# Stateless ops whose results have no static shape, that XLA ignores, or that
+# only an executor runs.
+_REFUSED = frozenset({
+  "Bincount", "CheckNumerics", "Const", "DenseBincount", "Enter", "Exit",
+  "LoopCond", "Merge", "NextIteration", "NoOp", "Placeholder",
+  "PlaceholderWithDefault", "Switch", "Unique", "UniqueV2", "Where",
+})  # fmt: skip
+_ON_VARIABLE = re.compile(
+  "(Read|Assign|AssignAdd|AssignSub)VariableOp|Resource(Apply|Gather).*"
+)
+
+
+def compiles(op: tf.Operation) -> bool:
+  """Returns whether an op may be in a unit."""
+  if op.type in _REFUSED or op.op_def is None or op.op_def.is_stateful:
+    return False
+  node = op.node_def
+  if nodes.function_names(node) or not kernels.xla_compiles(node):
+    return False
+  tensors = (*op.inputs, *op.outputs)
+  return all(t.dtype.base_dtype not in _FOREIGN_TYPES for t in tensors)
+
+
+def joins(op: tf.Operation) -> bool:
+  """Returns whether a unit of the same device may also run an op outside units.
+
+  These are small ops around units, reads of variables and writes to them.
+  """
+  if is_random(op.type) or not has_shapes(op):
+    return False
+  if _ON_VARIABLE.fullmatch(op.type):
+    return kernels.xla_compiles(op.node_def)
+  return compiles(op)
+
+
+def has_shapes(op: tf.Operation) -> bool:
+  """Returns whether XLA knows the shapes of what an op reads and returns."""
+  return all(map(_is_known, (*op.inputs, *op.outputs)))
+
+
+def sums_microbatches(op: tf.Operation) -> bool:
+  """Returns whether an op adds gradients, or other results, of microbatches.
+
+  It stays outside of units: it frees its terms, which an update would keep.
+  """
+  if op.type != "AddN" or microbatch_of(op.name) is not None:
+    return False
+  sources = [tensor.op for tensor in op.inputs]
+  return any(
+    microbatch_of(source.name) is not None or sums_microbatches(source)
+    for source in sources
+  )
+
+
+def _is_known(tensor: tf.Tensor) -> bool:
+  """Returns whether XLA knows a shape, also that of a sum over broadcast axes.
+
+  TensorFlow does not infer which axes were broadcast, though their number
+  follows from shapes.
+  """
+  source = tensor.op
+  kinds = (source.type, *(before.op.type for before in source.inputs))
+  return tensor.shape.is_fully_defined() or "BroadcastGradientArgs" in kinds
+
+
+def is_random(kind: str) -> bool:
+  """Returns whether ops of a type draw numbers, which XLA draws otherwise.
+
+  They are compiled even alone, so that a step draws what Keras' compiled step
+  draws.
+  """
+  return kind.startswith(("StatelessRandom", "StatelessTruncatedNormal"))
+
+
+def _is_static(op: tf.Operation) -> bool:
+  tensors = (*op.inputs, *op.outputs)
+  return all(tensor.shape.is_fully_defined() for tensor in tensors)
+
+
+def key_by_name(name: str, layers: Collection[str]) -> Hashable:
+  """Returns what ops of one unit share, as far as a name tells.
+
+  Args:
+    name: name of the op.
+    layers: names of the model's layers.
+  """
+  is_backward = is_gradient(name_in_whole(name))
+  scopes, _ = _layer_by_name(name, layers)
+  return microbatch_of(name), segment_of(name), is_backward, scopes
+
+
+def layer_by_name(name: str, layers: Collection[str]) -> str:
+  """Returns the layer of an op, as far as its name tells, or ""."""
+  return _layer_by_name(name, layers)[1]
+
+
+def _layer_by_name(
+  name: str, layers: Collection[str]
+) -> tuple[tuple[str, ...], str]:
+  """Returns the name scopes of an op up to that of its layer, and the layer.
+
+  The scope of a layer is numbered if the layer was traced before.
+  """
+  own = original_name(name_in_whole(name))
+  scopes = own.rpartition(GRADIENT_SCOPE)[2].split("/")[:-1]
+  while scopes:
+    for layer in (scopes[-1], re.sub(r"_\d+$", "", scopes[-1])):
+      if layer in layers:
+        return tuple(scopes), layer
+    scopes.pop()
+  return (), ""
+
+
+def is_inlined(kind: str, num_bytes: float, num_inputs: int) -> bool:
+  """Returns whether each unit has a copy of an op that it reads."""
+  return kind == "Const" and num_bytes <= INLINED_BYTES and not num_inputs
+
+
+def inlined_ops(graph: OpGraph) -> np.ndarray:
+  """Returns [num_ops] whether each op is inlined."""
+  offsets, _ = graph.in_csr
+  rows = zip(
+    graph.types,
+    graph.op_output_bytes.tolist(),
+    np.diff(offsets).tolist(),
+    strict=True,
+  )
+  return np.array([is_inlined(*row) for row in rows], bool)
+
+
+def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
+  """Groups the ops of a step into units.
+
+  Args:
+    graph: ops and edges of the step; colocated ops stay outside of units.
+    tf_graph: its ops in TensorFlow, with shapes.
+
+  Returns:
+    [num_ops] unit of each op, and -1 of ops outside units, inlined constants
+    and ops that would be alone, unless they are random.
+  """
+  inlined = inlined_ops(graph)
+  passes = _passes(graph)
+  parts = (graph.microbatch, passes, graph.layer)
+  segments = map(segment_of, graph.names)
+  keys: list[Hashable | None] = list(
+    zip(*(part.tolist() for part in parts), segments, strict=True)
+  )
+  sizes = collections.Counter(keys)
+  known = set(graph.names)
+  keys = [
+    (key, _scope(name, known)) if sizes[key] > _MOST_OPS else key
+    for key, name in zip(keys, graph.names, strict=True)
+  ]
+  for i, name in enumerate(graph.names):
+    op = tf_graph.get_operation_by_name(name)
+    is_fit = graph.colocation[i] < 0 and _is_static(op) and compiles(op)
+    if sums_microbatches(op) or not is_fit:
+      keys[i] = None
+  offsets, edges = graph.in_csr
+  sources = graph.edge_src[edges].tolist()
+  before = [
+    [s for s in sources[start:end] if not inlined[s]]
+    for start, end in itertools.pairwise(offsets.tolist())
+  ]
+  order = [op for op in graph.topological_order.tolist() if not inlined[op]]
+  found = np.array(grouped(keys, before, order), np.int64)
+  members = np.bincount(found[found >= 0], minlength=1)
+  is_kept = (members[found] > 1) | np.array(list(map(is_random, graph.types)))
+  return np.where((found >= 0) & is_kept, found, -1)
+
+
+def _scope(name: str, ops: Collection[str]) -> str:
+  """Returns the name scope of an op, and of a gradient that of its op."""
+  scope = name.rpartition("/")[0]
+  is_of_op = scope.rpartition(GRADIENT_SCOPE)[2] in ops
+  return scope.rpartition("/")[0] if is_of_op else scope
+
+
+def _passes(graph: OpGraph) -> np.ndarray:
+  """Returns [num_ops] the pass of each op, see `graph.phases`."""
+  if phases.is_split(graph):
+    return phases.phases(graph)
+  forward, backward = phases.FORWARD, phases.BACKWARD
+  found = np.where(phases.is_forward(graph), forward, backward)
+  return np.where(phases.updates(graph), phases.UPDATE, found)
+
+
+def grouped(
+  keys: Sequence[Hashable | None],
+  before: Sequence[Iterable[int]],
+  order: Iterable[int],
+  *,
+  first_fit: bool = False,
+) -> list[int]:
+  """Groups nodes of equal keys so that the graph of groups has no cycle.
+
+  A node joins the last group of its key, or begins the next if that closed a
+  cycle; by first fit, it joins the first group of its key that stays free of
+  cycles.
+
+  Args:
+    keys: key of each node, or None to keep it out of groups.
+    before: predecessors of each node.
+    order: the nodes in topological order.
+    first_fit: whether all groups of its key are open to a node.
+
+  Returns:
+    Group of each node; -1 without one.
+  """
+  dag, found = _Dag(), [-1] * len(keys)
+  vertex: dict[int, int] = {}
+  open_groups: dict[Hashable, list[int]] = {}
+  group: dict[int, int] = {}
+  for node in order:
+    key = keys[node]
+    earlier = {vertex[other] for other in before[node]}
+    known = [] if key is None else open_groups.setdefault(key, [])
+    fits = (at for at in known if dag.follows(at, earlier - {at}))
+    at = next(fits, None)
+    if at is None:
+      at = dag.add(earlier)
+      if key is not None:
+        group[at] = len(group)
+        open_groups[key] = [*known, at] if first_fit else [at]
+    vertex[node] = at
+    found[node] = group.get(at, -1)
+  return found
+
+
+class _Dag:
+  """Vertices in a topological order that adapts to new edges.
+
+  Source: Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed
+  Acyclic Graphs", JEA 2006.
+  """
+
+  def __init__(self) -> None:
+    self._place: list[int] = []  # of each vertex, in the order
+    self._after: list[set[int]] = []
+    self._before: list[set[int]] = []
+
+  def add(self, before: Set[int]) -> int:
+    """Adds a vertex with these predecessors and returns it."""
+    vertex = len(self._place)
+    self._place.append(vertex)
+    self._after.append(set())
+    self._before.append(set(before))
+    for other in before:
+      self._after[other].add(vertex)
+    return vertex
+
+  def follows(self, vertex: int, before: Set[int]) -> bool:
+    """Adds predecessors; returns False, and adds none, if they follow it."""
+    place, first = self._place, self._place[vertex]
+    late = [other for other in before if place[other] > first]
+    if late:
+      end = max(place[other] for other in late)
+      ahead = self._reached([vertex], self._after, lambda at: at <= end)
+      if not ahead.isdisjoint(late):
+        return False
+      behind = self._reached(late, self._before, lambda at: at > first)
+      moved = sorted(behind, key=place.__getitem__)
+      moved += sorted(ahead, key=place.__getitem__)
+      for other, at in zip(
+        moved, sorted(place[one] for one in moved), strict=True
+      ):
+        place[other] = at
+    self._before[vertex] |= before
+    for other in before:
+      self._after[other].add(vertex)
+    return True
+
+  def _reached(
+    self,
+    starts: list[int],
+    neighbors: list[set[int]],
+    is_near: Callable[[int], bool],
+  ) -> set[int]:
+    found, stack = set(starts), list(starts)
+    while stack:
+      for other in neighbors[stack.pop()]:
+        if other not in found and is_near(self._place[other]):
+          found.add(other)
+          stack.append(other)
+    return found
