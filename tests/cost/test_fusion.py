@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace import cost, extract, extraction, load_graph, place, save_graph
+from tfplace import cost, extract, load_graph, place, save_graph, variants
 from tfplace.bin import extract as extract_command
 from tfplace.cost import fusion
 from tfplace.errors import TfplaceError
@@ -159,7 +159,7 @@ def graphs(request):
   model = keras.Model(inputs, keras.layers.Dense(1, name="head")(x))
   model.compile("adam", "mse")
   config = VariantConfig(request.param)
-  traced = extraction.trace_keras(model, 512, microbatches=config)
+  traced = variants.trace_keras(model, 512, microbatches=config)
   cluster = cluster_preset("v100x2")
   return [
     cost.op_graph(traced, cluster, compile_units=is_compiled)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfplace import extraction
+from tfplace import extraction, variants
 from tfplace.extraction.custom_gradients import released_with_graphs
 
 LAYERS = keras.layers
@@ -66,7 +66,7 @@ def _losses(is_extracted):
   model = keras.Sequential([keras.Input((4,)), LAYERS.Dense(6), Gate()])
   model.compile("adam", "mse")
   if is_extracted:
-    extraction.trace_keras(model, 8)
+    variants.trace_keras(model, 8)
     gc.collect()
   rng = np.random.default_rng(0)
   x, y = rng.random((8, 4)), rng.random((8, 5))
