@@ -31,7 +31,8 @@ def test_a_gradient_ends_with_its_graph():
   assert len(_registered() - before) == 1
   del function
   gc.collect()
-  assert _registered() == before
+  # Those of earlier tests may end here, too.
+  assert _registered() <= before
 
 
 def test_a_gradient_is_there_while_its_function_is():
