@@ -95,7 +95,7 @@ def test_unwritable_directories_cost_one_warning(folder, tmp_path, caplog):
 
 WRITER = """
 import sys
-from tfplace.graph import OpSpec
+from tfplace.graph import OpSpec, build_graph
 from tfplace.plan.graph_cache import GraphCache
 size, folder = int(sys.argv[1]), sys.argv[2]
 ops = [OpSpec(f"op{i}", "X", {"GPU": 1.0}, [4]) for i in range(size)]
