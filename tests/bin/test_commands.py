@@ -352,6 +352,10 @@ BAD_FLAGS = [
   ("estimate --model=nmt --recompute=auto", "only tfplace-place chooses it"),
   ("estimate --graph=G", "costs of one cluster only"),
   ("estimate --model=nmt --costs=magic", "unknown cost model 'magic'"),
+  (
+    "place --model=nmt --cluster=k80x2 --costs=measured",
+    "--costs=measured needs running devices",
+  ),
   ("estimate --model=nmt --report=r.txt", "ends in .html"),
   ("place --model=nmt --cluster=v100x2 --order=fifo", "fifo"),
   (

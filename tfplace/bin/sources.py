@@ -24,7 +24,7 @@ from tfplace.plan import PlanConfig, Stages, clusters, graph_cache
 from tfplace.plan import source as source_lib
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
-from tfplace.plan.config import AUTO, COMPILE
+from tfplace.plan.config import AUTO, COMPILE, MEASURED
 from tfplace.plan.source import GRAPH, ModelSource
 from tfplace.plan.steps import Steps
 
@@ -100,8 +100,8 @@ def define_source_flags(values: flags.FlagValues) -> None:
   )
   cli.define(values, "compile", text, AUTO, choices=COMPILE)
   text = (
-    "Cost model that estimates op times. On real devices it only covers ops"
-    " that a measured step does not time."
+    "Cost model that estimates op times. On running devices it only covers ops"
+    f" that a measured step does not time, and {MEASURED} is the default one."
   )
   cli.define(values, "costs", text, registry.DEFAULT)
   text = (
@@ -227,10 +227,22 @@ def request(values: flags.FlagValues, **fields: Any) -> PlanConfig:
   return PlanConfig(
     variant=microbatch_flags.config(values),
     batch_size=values.batch_size,
-    costs=values.costs,
+    costs=_estimated_costs(values),
     compile=values.compile,
     **fields,
   )
+
+
+def _estimated_costs(values: flags.FlagValues) -> str:
+  """Returns the cost model of ops that no measured step times."""
+  if values.costs != MEASURED:
+    return values.costs
+  if not values.cluster or not is_live(values.cluster):
+    raise cli.UsageError(
+      f"--costs={MEASURED} needs running devices, such as --cluster=gpus, and"
+      f" --cluster={values.cluster} describes its devices: leave --costs out"
+    )
+  return registry.DEFAULT
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)

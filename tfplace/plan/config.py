@@ -31,7 +31,7 @@ SINGLE = "single"
 AUTO = "auto"  # Chosen with the placement, or what Keras would do.
 COMPILE = (AUTO, NONE, XLA)
 # Costs that are no cost models.
-_MEASURED, _ESTIMATED = "measured", "estimated"
+MEASURED, _ESTIMATED = "measured", "estimated"
 # Upper limit of the tolerance that follows from noise; our choice.
 _MOST_NOISE = 0.02
 
@@ -216,8 +216,8 @@ class PlanConfig:
     costs = given.pop("costs", None)
     if costs is not None:
       is_name = isinstance(costs, str)
-      given["measures_costs"] = is_name and costs == _MEASURED
-      if not (plans and is_name and costs in (_MEASURED, _ESTIMATED)):
+      given["measures_costs"] = is_name and costs == MEASURED
+      if not (plans and is_name and costs in (MEASURED, _ESTIMATED)):
         given["costs"] = costs
     if "keep_together" in given:
       given["keep_together"] = _groups(given["keep_together"])
@@ -311,7 +311,7 @@ def check_costs(name: str) -> None:
   if not isinstance(name, str) or name not in names:
     raise TfplaceError(
       f"unknown cost model {shown(name)}; choose one of {', '.join(names)}, or"
-      f" {_MEASURED} or {_ESTIMATED} in plans of Keras models"
+      f" {MEASURED} or {_ESTIMATED} in plans of Keras models"
     )
 
 
