@@ -56,7 +56,7 @@ SETS = {
     *("gpt_medium 8 2*(a100x4+v100x4)", "unet 1 k80x2+p100x2"),
   ),
 }
-# What differs in `search`.
+# Attributes of the module `search` that a method sets.
 METHODS: Mapping[str, Mapping[str, Any]] = {
   "search": {"coarse_levels": search.coarse_levels},
   "plain": {"coarse_levels": lambda groups: [], "_LARGE": 10**9},

@@ -46,7 +46,7 @@ class Finding:
   is_broken: bool = True
 
 
-# What a check returns: lines of the screen, the same as JSON, and findings.
+# Result of a check: lines of text, the same as JSON, and findings.
 Section = tuple[list[str], Any, list[Finding]]
 
 

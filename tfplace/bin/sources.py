@@ -155,8 +155,8 @@ def define_dask_flag(values: flags.FlagValues, what: str) -> None:
     values,
     "dask",
     f"Address of a Dask scheduler, such as tcp://10.0.0.1:8786, whose workers"
-    f" {what}; or local to start workers on this machine. Needs"
-    " tfplace[dask].",
+    f" {what}; or local for one worker, in a thread of this process."
+    " Needs tfplace[dask].",
   )
 
 

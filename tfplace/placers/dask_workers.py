@@ -251,7 +251,7 @@ def check_dask(dask: str) -> None:
 
 @contextlib.contextmanager
 def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
-  """Connects to the workers of a Dask cluster, or starts local ones.
+  """Connects to the workers of a Dask cluster, or starts a local one.
 
   Args:
     dask: address of a Dask scheduler such as "tcp://10.0.0.1:8786", or "local"

@@ -68,8 +68,8 @@ def place(
       fits (`result.order` has the choice); a whole step runs in order of
       arrival. None means the problem's own.
     dask: address of a Dask scheduler, whose workers search with one seed each,
-      or "local" to start workers on this machine; the best result wins, and
-      limits hold for each search. None searches in this process.
+      or "local" for one worker in a thread of this process; the best result
+      wins, and limits hold for each search. None searches without Dask.
 
     gap: share of the proven lower bound by which the step time may exceed it
       for the search to end early, such as 0.02. Above 0, it also ends early if

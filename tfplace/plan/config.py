@@ -98,8 +98,8 @@ class PlanOptions(StepOptions, total=False):
       each entry gets one device.
     check: whether to run a microbatched step and the whole step once on this
       host and compare loss, metrics and updates; True by default.
-    dask: address of a Dask scheduler whose workers search, or "local" to start
-      workers on this machine; None, the default, searches in this process.
+    dask: address of a Dask scheduler whose workers search, or "local" for one
+      worker in a thread of this process; None, the default, uses no Dask.
     verbose: 1 prints the stages of planning; "auto", the default, prints on a
       terminal.
   """
