@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.variants import units
+from tfplace.variants.units import convex, forming
 
 
 def is_acyclic(groups, before):
@@ -37,19 +37,33 @@ def random_dag(rng, size):
 
 def test_nodes_of_a_key_are_one_group_where_no_path_comes_back():
   # a0 -> b1 -> a2: the path from a0 to a2 leaves the group of "a".
-  assert units.grouped(["a", "b", "a"], [[], [0], [1]], range(3)) == [0, 1, 2]
+  assert convex.convex_groups(["a", "b", "a"], [[], [0], [1]], range(3)) == [
+    0,
+    1,
+    2,
+  ]
   # Without the second edge, a2 joins a0.
-  assert units.grouped(["a", "b", "a"], [[], [0], [0]], range(3)) == [0, 1, 0]
+  assert convex.convex_groups(["a", "b", "a"], [[], [0], [0]], range(3)) == [
+    0,
+    1,
+    0,
+  ]
 
 
 def test_two_groups_do_not_wait_for_each_other():
   # a0 -> b3 and b1 -> a2: no path of ops is closed, but one of groups would be.
-  groups = units.grouped(["a", "b", "a", "b"], [[], [], [1], [0]], range(4))
+  groups = convex.convex_groups(
+    ["a", "b", "a", "b"], [[], [], [1], [0]], range(4)
+  )
   assert groups == [0, 1, 0, 2]
 
 
 def test_nodes_without_key_stay_out_of_groups():
-  assert units.grouped(["a", None, "a"], [[], [0], [1]], range(3)) == [0, -1, 1]
+  assert convex.convex_groups(["a", None, "a"], [[], [0], [1]], range(3)) == [
+    0,
+    -1,
+    1,
+  ]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -57,7 +71,7 @@ def test_random_graphs_of_groups_have_no_cycle(seed):
   rng = np.random.default_rng(seed)
   before = random_dag(rng, 120)
   keys = [None if rng.random() < 0.1 else int(rng.integers(6)) for _ in before]
-  groups = units.grouped(keys, before, range(len(before)))
+  groups = convex.convex_groups(keys, before, range(len(before)))
   assert is_acyclic(groups, before)
   for key, group in zip(keys, groups, strict=True):
     assert (key is None) == (group < 0)
@@ -77,4 +91,4 @@ def test_ops_that_xla_lacks_are_in_no_unit():
       tf.raw_ops.RandomStandardNormal(shape=[2], dtype=tf.float32).op,  # state
       tf.where(x > 0).op,  # a shape that depends on values
     ]
-  assert [units.compiles(op) for op in ops] == [True, False, False, False]
+  assert [forming.compiles(op) for op in ops] == [True, False, False, False]

@@ -9,7 +9,8 @@ import tfplace
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.errors import TfplaceError
-from tfplace.variants import trace_keras, unit_steps
+from tfplace.variants import trace_keras
+from tfplace.variants.units.steps import in_units
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
 
@@ -116,7 +117,7 @@ def test_equal_units_share_one_function():
   model = keras.Sequential([keras.Input((4,)), *layers])
   model.compile("sgd", "mse")
   problem = tfplace.plan_model(model, "v100x1").placement.problem
-  step = unit_steps.in_units(trace_keras(model, 32), problem.graph)
+  step = in_units(trace_keras(model, 32), problem.graph)
   called = [
     n.attr["f"].func.name
     for n in step.graph_def.node
@@ -158,7 +159,7 @@ def test_measured_step_runs_the_units():
   units = [graph.index[name] for name in graph.members]
   assert (graph.time_us["CPU"][units] > 0).any()
   assert plan.measure(steps=2).step_time_us > 0
-  traced = unit_steps.in_units(plan.step, graph)
+  traced = in_units(plan.step, graph)
   kinds = {node.op for node in traced.graph_def.node}
   assert "PartitionedCall" in kinds and "MatMul" not in kinds
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.variants import trace_keras, unit_steps
+from tfplace.variants import trace_keras
+from tfplace.variants.units.steps import in_units
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
 GIVEN = {"first": "CPU:0", "refused": "CPU:1", "last": "CPU:0"}
@@ -145,9 +146,7 @@ def test_shapes_are_those_of_the_planned_batch():
 def test_refused_unit_of_a_measured_step_is_not_compiled():
   model = build("spline")
   plan = tfplace.plan_model(model, at.linked(2), batch_size=5, **UNITS)
-  step = unit_steps.in_units(
-    trace_keras(model, 5), plan.placement.problem.graph
-  )
+  step = in_units(trace_keras(model, 5), plan.placement.problem.graph)
   bodies = {f.signature.name: f for f in step.graph_def.library.function}
   solvers = [
     node

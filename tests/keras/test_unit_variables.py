@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.placed_models import LOCAL
-from tfplace.variants import op_order, unit_calls
+from tfplace.variants import op_order
+from tfplace.variants.units import calls as unit_calls
 
 DEVICES = tuple(f"{LOCAL}CPU:{i}" for i in range(2))
 

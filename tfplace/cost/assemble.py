@@ -19,7 +19,7 @@ from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
 from tfplace.graph.progress import Progress, silent
 from tfplace.graph.protocols import CostModel
 from tfplace.hardware.gpu_hardware import GpuHardware
-from tfplace.variants import units
+from tfplace.variants.units import forming
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def op_graph(
   if not compile_units:
     return graph
   on_stage(f"units {count}")
-  return fusion.fuse(graph, units.form(graph, step.tf_graph), step.gpus)
+  return fusion.fuse(graph, forming.form(graph, step.tf_graph), step.gpus)
 
 
 def _step(

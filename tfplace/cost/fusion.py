@@ -16,7 +16,7 @@ The rules are a summary of XLA's GPU fusion passes (`xla/service/gpu`):
   are one kernel.
 - An elementwise op of one product and small tensors is the product's epilogue.
 - A variable is written by the loop that computes its value: a call of units
-  takes the writes as well, see `variants.unit_calls`.
+  takes the writes as well, see `variants.units.calls`.
 
 A kernel takes the time of its bytes, or at least `FLOOR_US`.
 """
@@ -31,7 +31,7 @@ from tfplace.cost.kernels.ops import FREE, Kernel
 from tfplace.cost.kernels.times import times_us
 from tfplace.graph.op_graph import UNIT, XLA, OpGraph, OpSpec, build_graph
 from tfplace.hardware.gpu_hardware import GpuHardware
-from tfplace.variants.units import inlined_ops
+from tfplace.variants.units.forming import inlined_ops
 
 # A launch inside a unit costs less than one by TensorFlow's executor. Published
 # matrix products take at least 1.6 to 5 us.
@@ -106,7 +106,7 @@ def fuse(
 
   Args:
     graph: the step with the costs of single ops.
-    unit_of: [num_ops] unit of each op or -1, as `units.form` returns it.
+    unit_of: [num_ops] unit of each op or -1, as `forming.form` returns it.
     gpus: kind of GPU -> hardware, for kernel times. On other kinds, a unit
       takes as long as its ops.
   """

@@ -30,9 +30,11 @@ from tfplace.keras.state import KINDS
 from tfplace.plan import local_devices
 from tfplace.plan.config import AUTO
 from tfplace.plan.plan import Plan
-from tfplace.variants import op_order, unit_calls, unit_checks, units
+from tfplace.variants import op_order
 from tfplace.variants.microbatches import microbatched_step
 from tfplace.variants.recompute import recompute
+from tfplace.variants.units import calls as unit_calls
+from tfplace.variants.units import forming, lowering
 
 _logger = logging.getLogger("tfplace")
 
@@ -153,7 +155,7 @@ class Controller:
         batch_size=planned.batch_size or DEFAULT_BATCH_SIZE,
       )
       if refused:
-        self._note(unit_checks.refusal_note(refused, self._layer_of))
+        self._note(lowering.refusal_note(refused, self._layer_of))
       new = iter(tensors)
       result = keras.tree.pack_sequence_as(
         result,
@@ -176,7 +178,7 @@ class Controller:
       )
 
   def _layer_of(self, op: str) -> str:
-    return units.layer_by_name(op, state.layer_names(self._model))
+    return forming.layer_by_name(op, state.layer_names(self._model))
 
   def _compiles(self, planned: Plan) -> bool:
     """Returns whether XLA compiles units of placed steps."""
@@ -195,11 +197,11 @@ class Controller:
     layers = state.layer_names(self._model)
 
     def unit_of(op: tf.Operation) -> Hashable | None:
-      if units.is_random(op.type) and not self._jit.wanted:
+      if forming.is_random(op.type) and not self._jit.wanted:
         return None
       if planned.units:
         return planned.unit_of_op(op.name)
-      return units.key_by_name(op.name, layers)
+      return forming.key_by_name(op.name, layers)
 
     return unit_of
 

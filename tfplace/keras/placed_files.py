@@ -26,7 +26,7 @@ from tfplace.formats import files
 from tfplace.graph.order import ARRIVAL
 from tfplace.graph.placement import Placement
 from tfplace.simulate.control_edges import enforce_order
-from tfplace.variants.unit_steps import in_units
+from tfplace.variants.units.steps import in_units
 
 # Alternates node names with the attributes that name the called functions.
 NodePath: TypeAlias = tuple[str, ...]

@@ -22,7 +22,7 @@ from tfplace.measure import evaluations, placed_step
 from tfplace.measure.calibrate.placements import home_devices
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
-from tfplace.variants.unit_steps import in_units
+from tfplace.variants.units.steps import in_units
 
 _START_ATTEMPTS = 3
 _GRACE_S = 10.0  # for a step that started in time

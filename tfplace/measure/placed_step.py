@@ -21,7 +21,7 @@ from tfplace.extraction.traced import (
 from tfplace.graph.placement import Placement
 from tfplace.measure.session import messages
 from tfplace.simulate import control_edges
-from tfplace.variants.unit_steps import in_units, placed_calls
+from tfplace.variants.units.steps import in_units, placed_calls
 
 
 def step_request(

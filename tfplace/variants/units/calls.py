@@ -18,10 +18,10 @@ from tensorflow.python.ops.handle_data_util import copy_handle_data
 from tfplace.extraction import nodes
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.graph.recompute import is_clone
-from tfplace.variants import unit_order, units
-from tfplace.variants.unit_checks import UNKNOWN_SHAPE, Lowering
-from tfplace.variants.unit_functions import Unit, add_calls
-from tfplace.variants.unit_order import Flow
+from tfplace.variants.units import convex, forming, order
+from tfplace.variants.units.functions import Unit, add_calls
+from tfplace.variants.units.lowering import UNKNOWN_SHAPE, Lowering
+from tfplace.variants.units.order import Flow
 
 _BATCH = 5040  # Divisible by all counts of microbatches that are likely.
 _LENGTH = 64  # of other axes without a static size
@@ -120,20 +120,22 @@ def _grouped(
   merges = not any(is_clone(op.name) for op in ops)
   for i in flow.order:
     op = ops[i]
-    if op in refused or units.sums_microbatches(op):
+    if op in refused or forming.sums_microbatches(op):
       continue
     unit = unit_of(op)
-    if unit is not None and units.compiles(op):
-      if units.has_shapes(shaped[op.name]):
+    if unit is not None and forming.compiles(op):
+      if forming.has_shapes(shaped[op.name]):
         keys[i] = unit, op.device
       else:
         refused[op] = UNKNOWN_SHAPE
-    elif merges and units.joins(shaped[op.name]):
+    elif merges and forming.joins(shaped[op.name]):
       keys[i] = i, op.device
-  found = units.grouped(keys, flow.before, flow.order)
+  found = convex.convex_groups(keys, flow.before, flow.order)
   if merges:
-    labels = unit_order.merged(flow, found, turn_of)
-    found = units.grouped(labels, flow.before, flow.order, first_fit=True)
+    labels = order.merged(flow, found, turn_of)
+    found = convex.convex_groups(
+      labels, flow.before, flow.order, first_fit=True
+    )
   return found
 
 
@@ -146,7 +148,7 @@ def functions(flow: Flow, found: Sequence[int]) -> list[Unit]:
   return [
     unit
     for group in members.values()
-    if len(group) > 1 or units.is_random(group[0].type)
+    if len(group) > 1 or forming.is_random(group[0].type)
     if (unit := Unit(flow, group)).has_effects
   ]
 

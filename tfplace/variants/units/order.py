@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.graph.microbatches import microbatch_of
-from tfplace.variants import units
+from tfplace.variants.units import forming
 
 READ = "ReadVariableOp"
 
@@ -199,4 +199,4 @@ def _sorted(before: Mapping[int, Iterable[int]]) -> list[int]:
 
 def _is_inlined(op: tf.Operation) -> bool:
   sizes = [(t.shape.num_elements() or 0) * t.dtype.size for t in op.outputs]
-  return units.is_inlined(op.type, sum(sizes), len(op.control_inputs))
+  return forming.is_inlined(op.type, sum(sizes), len(op.control_inputs))

@@ -15,7 +15,7 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import context
 
-from tfplace.variants.unit_functions import Unit
+from tfplace.variants.units.functions import Unit
 
 UNKNOWN_SHAPE = "a shape is not known before the step runs"
 # Argument of a lowered unit: a shape and type, a known value, or a variable.

@@ -12,7 +12,7 @@ from tensorflow.python.framework.auto_control_deps_utils import (
   RESOURCE_READ_OPS,
 )
 
-from tfplace.variants.unit_order import READ, Flow
+from tfplace.variants.units.order import READ, Flow
 
 _MUST_COMPILE = "_XlaMustCompile"
 _SCOPE = "tfplace_unit"

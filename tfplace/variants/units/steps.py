@@ -10,10 +10,11 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes
 from tfplace.extraction.traced import TracedStep
 from tfplace.graph.op_graph import OpGraph
-from tfplace.variants import op_order, units
-from tfplace.variants.unit_calls import compile_units, functions, put_calls
-from tfplace.variants.unit_checks import Lowering, refusal_note
-from tfplace.variants.unit_order import Flow
+from tfplace.variants import op_order
+from tfplace.variants.units import convex, forming
+from tfplace.variants.units.calls import compile_units, functions, put_calls
+from tfplace.variants.units.lowering import Lowering, refusal_note
+from tfplace.variants.units.order import Flow
 
 _logger = logging.getLogger("tfplace")
 
@@ -79,8 +80,10 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
     wanted = {tensor.ref() for tensor in results}
     ops = tf_graph.get_operations()
     flow = Flow(ops, wanted, (), copies_reads=False)
-    keys = [unit_of.get(op.name) if units.compiles(op) else None for op in ops]
-    made = functions(flow, units.grouped(keys, flow.before, flow.order))
+    keys = [
+      unit_of.get(op.name) if forming.compiles(op) else None for op in ops
+    ]
+    made = functions(flow, convex.convex_groups(keys, flow.before, flow.order))
     refused = Lowering(tf_graph, {op.name: op for op in ops}).refused(made)
     if refused:
       layers = traced.layers

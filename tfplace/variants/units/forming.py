@@ -1,20 +1,9 @@
-"""Units: ops of one layer, pass and microbatch that XLA compiles together.
-
-A unit is convex: no path leaves it and comes back, so it is one op of the graph
-to place. Variables, other stateful ops, loops and what XLA lacks stay outside.
-"""
+"""Forms units: which ops may be in one, and which share one."""
 
 import collections
 import itertools
 import re
-from collections.abc import (
-  Callable,
-  Collection,
-  Hashable,
-  Iterable,
-  Sequence,
-  Set,
-)
+from collections.abc import Collection, Hashable
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +14,7 @@ from tfplace.graph.microbatches import microbatch_of, name_in_whole
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.op_names import GRADIENT_SCOPE, is_gradient
 from tfplace.graph.recompute import original_name, segment_of
+from tfplace.variants.units import convex
 
 # A constant up to this size is copied into each unit that reads it.
 INLINED_BYTES = 1 << 16
@@ -197,7 +187,7 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
     for start, end in itertools.pairwise(offsets.tolist())
   ]
   order = [op for op in graph.topological_order.tolist() if not inlined[op]]
-  found = np.array(grouped(keys, before, order), np.int64)
+  found = np.array(convex.convex_groups(keys, before, order), np.int64)
   members = np.bincount(found[found >= 0], minlength=1)
   is_kept = (members[found] > 1) | np.array(list(map(is_random, graph.types)))
   return np.where((found >= 0) & is_kept, found, -1)
@@ -217,103 +207,3 @@ def _passes(graph: OpGraph) -> np.ndarray:
   forward, backward = phases.FORWARD, phases.BACKWARD
   found = np.where(phases.is_forward(graph), forward, backward)
   return np.where(phases.updates(graph), phases.UPDATE, found)
-
-
-def grouped(
-  keys: Sequence[Hashable | None],
-  before: Sequence[Iterable[int]],
-  order: Iterable[int],
-  *,
-  first_fit: bool = False,
-) -> list[int]:
-  """Groups nodes of equal keys so that the graph of groups has no cycle.
-
-  A node joins the last group of its key, or begins the next if that closed a
-  cycle; by first fit, it joins the first group of its key that stays free of
-  cycles.
-
-  Args:
-    keys: key of each node, or None to keep it out of groups.
-    before: predecessors of each node.
-    order: the nodes in topological order.
-    first_fit: whether all groups of its key are open to a node.
-
-  Returns:
-    Group of each node; -1 without one.
-  """
-  dag, found = _Dag(), [-1] * len(keys)
-  vertex: dict[int, int] = {}
-  open_groups: dict[Hashable, list[int]] = {}
-  group: dict[int, int] = {}
-  for node in order:
-    key = keys[node]
-    earlier = {vertex[other] for other in before[node]}
-    known = [] if key is None else open_groups.setdefault(key, [])
-    fits = (at for at in known if dag.follows(at, earlier - {at}))
-    at = next(fits, None)
-    if at is None:
-      at = dag.add(earlier)
-      if key is not None:
-        group[at] = len(group)
-        open_groups[key] = [*known, at] if first_fit else [at]
-    vertex[node] = at
-    found[node] = group.get(at, -1)
-  return found
-
-
-class _Dag:
-  """Vertices in a topological order that adapts to new edges.
-
-  Source: Pearce and Kelly, "A Dynamic Topological Sort Algorithm for Directed
-  Acyclic Graphs", JEA 2006.
-  """
-
-  def __init__(self) -> None:
-    self._place: list[int] = []  # of each vertex, in the order
-    self._after: list[set[int]] = []
-    self._before: list[set[int]] = []
-
-  def add(self, before: Set[int]) -> int:
-    """Adds a vertex with these predecessors and returns it."""
-    vertex = len(self._place)
-    self._place.append(vertex)
-    self._after.append(set())
-    self._before.append(set(before))
-    for other in before:
-      self._after[other].add(vertex)
-    return vertex
-
-  def follows(self, vertex: int, before: Set[int]) -> bool:
-    """Adds predecessors; returns False, and adds none, if they follow it."""
-    place, first = self._place, self._place[vertex]
-    late = [other for other in before if place[other] > first]
-    if late:
-      end = max(place[other] for other in late)
-      ahead = self._reached([vertex], self._after, lambda at: at <= end)
-      if not ahead.isdisjoint(late):
-        return False
-      behind = self._reached(late, self._before, lambda at: at > first)
-      moved = sorted(behind, key=place.__getitem__)
-      moved += sorted(ahead, key=place.__getitem__)
-      for other, at in zip(
-        moved, sorted(place[one] for one in moved), strict=True
-      ):
-        place[other] = at
-    self._before[vertex] |= before
-    for other in before:
-      self._after[other].add(vertex)
-    return True
-
-  def _reached(
-    self,
-    starts: list[int],
-    neighbors: list[set[int]],
-    is_near: Callable[[int], bool],
-  ) -> set[int]:
-    found, stack = set(starts), list(starts)
-    while stack:
-      for other in neighbors[stack.pop()]:
-        if other not in found and is_near(self._place[other]):
-          found.add(other)
-          stack.append(other)
-    return found
