@@ -5,7 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from tests.testing import exact, problems, tiny_problems
+from tests.testing import exact, problems
+from tests.testing.random_problems import TINY, costly_case, random_case
 from tests.testing.slow import SLOW_TESTS
 from tfplace.bounds import lower_bound, tightened, tightened_within
 from tfplace.graph import OpSpec, Problem, build_graph
@@ -30,7 +31,7 @@ def check_bound(problem, us, argument):
 def test_never_above_the_optimum_nor_below_the_simple_bound(block):
   tight = 0
   for seed in range(250 * block, 250 * (block + 1)):
-    problem = tiny_problems.tiny_problem(seed)
+    problem, _ = random_case(np.random.default_rng(seed), **TINY)
     best = exact.optimum(problem)
     bound = lower_bound(problem)
     assert bound.us >= problem.simple_bound_us, f"seed {seed}"
@@ -44,7 +45,7 @@ def test_never_above_the_optimum_nor_below_the_simple_bound(block):
 @pytest.mark.parametrize("block", range(10 if SLOW_TESTS else 2))
 def test_never_above_the_optimum_where_messages_take_time(block):
   for seed in range(250 * block, 250 * (block + 1)):
-    problem = tiny_problems.costly_problem(seed)
+    problem, _ = costly_case(np.random.default_rng(seed), **TINY)
     best = exact.optimum(problem)
     bound = lower_bound(problem)
     for argument, us in bound.by_argument.items():

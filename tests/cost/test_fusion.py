@@ -77,7 +77,7 @@ def test_normalization_reads_its_input_once_per_pass():
   assert unit.temp_bytes == 16
 
 
-def test_fused_normalization_is_a_reduction_and_an_elementwise_op():
+def test_fused_normalization_is_a_reduction_and_a_loop():
   norm = ("FusedBatchNormV3", 800, 8, 8)
   ops = [("Arg", 800), norm, ("Relu", 800), ("Out", 1), ("Assign", 1)]
   edges = [(0, 1), (1, 2), (2, 3)]

@@ -15,7 +15,6 @@ from tfplace.cost.kernels.times import times_us
 from tfplace.extraction.traced import TracedStep
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import graph_keys
 
 SIDE = 1024
 
@@ -66,15 +65,6 @@ def test_tensor_float_32_follows_the_argument_then_tensorflow():
     assert _times(cluster)[0] == off
   finally:
     tf.config.experimental.enable_tensor_float_32_execution(True)
-
-
-def test_the_cache_keeps_costs_apart():
-  cluster = cluster_preset("a100x1")
-  keys = {
-    graph_keys.content_key("model", "nmt", cluster, costs=costs)
-    for costs in ("kernels", "grappler")
-  }
-  assert len(keys) == 2
 
 
 def test_the_documented_card_has_costs():

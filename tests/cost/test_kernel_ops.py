@@ -163,7 +163,7 @@ def test_indices_of_broadcasts_tiles_and_reductions(build, shapes, indices):
   assert kernel.sizes[1] == indices
 
 
-def test_a_reduction_that_transposes_reads_twice_and_writes_once_more():
+def test_a_transposing_reduction_reads_twice_and_writes_more():
   kernel = _kernel(
     lambda x: tf.reduce_sum(x, [1, 3], keepdims=True), [2, 3, 4, 5]
   )

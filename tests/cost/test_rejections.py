@@ -2,7 +2,6 @@
 
 import functools
 
-import keras
 import pytest
 import tensorflow as tf
 
@@ -11,7 +10,6 @@ from tfplace.cost import grappler
 from tfplace.errors import ExtractionError
 from tfplace.extraction.traced import TracedStep
 from tfplace.hardware.presets import cluster_preset
-from tfplace.variants import trace_keras
 
 op_graph = functools.partial(cost.op_graph, cost_model="grappler")
 
@@ -94,17 +92,6 @@ def test_a_rejected_op_of_a_loop_counts_each_time(reject, caplog):
   assert graph.extra["rejected_by_grappler"] == ["loop"]
   (record,) = caplog.records
   assert "in_loop' called by 'loop'" in record.getMessage()
-
-
-def test_a_warning_names_layers_and_a_few_ops(reject, caplog):
-  layers = [keras.layers.Dense(4, "elu", name=f"dense_{i}") for i in range(5)]
-  model = keras.Sequential([keras.Input((3,)), *layers], name="many")
-  reject("Elu")
-  op_graph(trace_keras(model, 2, training=False), cluster_preset("k80x1"))
-  (record,) = caplog.records
-  assert "model 'many'" in record.getMessage()
-  assert "'many_1/dense_0_1/Elu' of layer 'many/dense_0'" in record.getMessage()
-  assert "and 2 other ops" in record.getMessage()
 
 
 def test_a_step_without_an_op_to_estimate_is_free():

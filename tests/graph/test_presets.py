@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfplace import OpSpec, Problem, Simulator, build_graph, cluster_preset
+from tfplace import OpSpec, Problem, build_graph, cluster_preset
 from tfplace.errors import FormatError, ProblemError
 from tfplace.graph.cluster import NO_CHANNEL
 from tfplace.hardware.hardware import DGX1_NVLINKS, GPUS
@@ -225,17 +225,6 @@ def test_what_leaves_a_host_by_one_adapter_takes_turns():
   channel = cluster_preset("2*v100x8").channel
   assert channel[0, 9] == channel[1, 12] == channel[8, 9]
   assert channel[0, 9] != channel[2, 9] == channel[3, 17]
-
-
-def test_two_tensors_by_one_adapter_arrive_one_after_the_other():
-  # Both producers end at 10; a tensor of 1.2e6 bytes takes 100 us of a slot's
-  # 12,000 B/us, and 24 us of latency: the second one leaves at 110, arrives at
-  # 234, and is read for 10 us.
-  ops = [OpSpec(name, "Op", {"GPU": 10.0}, [1.2e6]) for name in "abcd"]
-  graph = build_graph("two", ops, [(0, 0, 2), (1, 0, 3)])
-  problem = Problem(graph, cluster_preset("2*v100x2"))
-  (evaluation,) = Simulator(problem).evaluate(np.array([[0, 1, 3, 4]]))
-  assert evaluation.step_time_us == pytest.approx(10 + 2 * 100 + 24 + 10)
 
 
 def test_unequal_hosts_are_joined_by_the_slower_network():

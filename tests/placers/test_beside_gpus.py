@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tfplace
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
+from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.placers.beside_gpus import gpus_compute
@@ -17,11 +18,7 @@ MIB = 2.0**20
 def _cluster(gpus: int = 1, memory_bytes: float = math.inf) -> Cluster:
   names = [f"/device:GPU:{i}" for i in range(gpus)]
   devices = [Device(name, "GPU", memory_bytes) for name in names]
-  devices.append(Device("/device:CPU:0", "CPU"))
-  links = [
-    Link(a.name, b.name, 1e6) for a in devices for b in devices if a is not b
-  ]
-  return Cluster("host", tuple(devices), tuple(links))
+  return linked([*devices, "/device:CPU:0"])
 
 
 def _parallel(cpu_us: float, size: float = 8.0, count: int = 20) -> Problem:

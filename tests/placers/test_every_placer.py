@@ -149,37 +149,6 @@ def test_infeasible_says_the_least_missing_bytes_and_the_device(strategy):
   assert caught.value.num_bytes == 30.0
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_memory_limits_hold_where_sums_do_not_tell(seed):
-  # Ten chained ops with outputs of 10 bytes: at most 20 are held at once, far
-  # less than their sum, and all but one op fit on one device of 25 + 10 * 2.
-  rng = np.random.default_rng(seed)
-  problem = Problem(
-    problems.graph(
-      list(rng.uniform(1, 9, 10)),
-      [(i, i + 1) for i in range(9)],
-      output_bytes=[(10.0,)] * 10,
-      persistent_bytes=[2.0] * 10,
-    ),
-    problems.cluster([40.0, 40.0], latency=1.0, bandwidth=100.0),
-  )
-  for strategy in ALL[2:]:
-    evaluation = run(problem, strategy).evaluation
-    assert evaluation.feasible
-    assert max(evaluation.peak_memory_bytes.values()) <= 40.0
-
-
-def test_transfers_without_a_link_are_never_proposed():
-  # d0 -> d1 -> d2 only: a chain may move on, and never back.
-  problem = Problem(
-    problems.graph([5.0] * 6, [(i, i + 1) for i in range(5)]),
-    problems.cluster([np.inf] * 3, links=[(0, 1), (1, 2)]),
-  )
-  for strategy in ALL[2:]:
-    devices = run(problem, strategy).placement.devices
-    assert (np.diff(devices) >= 0).all()
-
-
 def test_graph_that_links_forbid_to_place_is_refused():
   # The first op runs on a CPU only, the second on a GPU only; no link.
   problem = Problem(

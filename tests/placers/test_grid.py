@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 
 from tests.testing import problems, split_steps
+from tests.testing.clusters import linked
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.graph import (
-  Cluster,
-  Device,
-  Link,
-  Placement,
-  Problem,
-)
+from tfplace.graph import Device, Placement, Problem
 from tfplace.graph.paths import transfers
 from tfplace.placers import place
 from tfplace.placers.registry import MICROBATCHED
@@ -65,8 +60,7 @@ def on_hosts(hosts, per_host):
     f"/job:worker/replica:0/task:{h}/device:GPU:{i}"
     for h, i in itertools.product(range(hosts), range(per_host))
   ]
-  links = [Link(a, b, 100.0) for a, b in itertools.permutations(names, 2)]
-  return Cluster("hosts", tuple(Device(n, "GPU") for n in names), tuple(links))
+  return linked([Device(name, "GPU") for name in names], 100.0)
 
 
 def network_bytes(problem, where):

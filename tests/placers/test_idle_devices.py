@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.testing import problems
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
+from tfplace.graph.cluster import Device
 from tfplace.graph.evaluation import Result
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
@@ -65,15 +66,12 @@ def test_all_losses_together_stay_below_the_limit():
 
 
 def test_a_cpu_beside_gpus_is_dropped_whatever_its_work_is():
-  names = ["/device:GPU:0", "/device:CPU:0"]
-  devices = Device(names[0], "GPU"), Device(names[1], "CPU")
-  links = Link(*names, 1e6), Link(*reversed(names), 1e6)
   # The chain of 100 us on the CPU waits for nothing that the GPU does.
   ops = [
     OpSpec("a", "MatMul", {"GPU": 10000.0, "CPU": 1e6}, [8.0]),
     OpSpec("b", "MatMul", {"GPU": 50.0, "CPU": 500.0}, [8.0]),
   ]
-  cluster = Cluster("host", devices, links)
+  cluster = linked([Device("/device:GPU:0", "GPU"), "/device:CPU:0"])
   problem = Problem(build_graph("step", ops, []), cluster)
   found = _dropped(problem, [0, 1])
   assert found.placement.devices.tolist() == [0, 0]
@@ -95,10 +93,8 @@ def test_the_reason_of_idle_devices_is_the_dependencies():
 
 def test_the_reason_of_idle_devices_is_their_speed_and_host():
   kinds = {"/task:0/device:GPU:0": "GPU-a", "/task:1/device:GPU:0": "GPU-b"}
-  devices = tuple(Device(name, kind) for name, kind in kinds.items())
-  links = tuple(Link(a, b, 1.0) for a in kinds for b in kinds if a != b)
-  ops = [OpSpec("op", "MatMul", {"GPU-a": 10.0, "GPU-b": 25.0}, [8.0])]
-  cluster = Cluster("hosts", devices, links)
-  problem = Problem(build_graph("step", ops * 1, []), cluster)
+  cluster = linked(Device(name, kind) for name, kind in kinds.items())
+  op = OpSpec("op", "MatMul", {"GPU-a": 10.0, "GPU-b": 25.0}, [8.0])
+  problem = Problem(build_graph("step", [op], []), cluster)
   told = idle_reason(Placement(problem, np.array([0], np.int32)))
   assert "they compute 2.5 times as slowly and they are on other hosts" in told

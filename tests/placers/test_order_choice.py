@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import tfplace
+from tests.testing.clusters import linked
 from tests.testing.split_steps import split_graph
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph import Device, OpSpec, Problem, build_graph
 from tfplace.simulate import Simulator
 
 
@@ -27,9 +28,8 @@ def two_stages(update_us=1.0, memory=np.inf):
     edges += [(first + i, 0, first + i + 1) for i in range(3)]
     edges += [(first, 1, first + 3), (first + 3, 0, 8)]
   ops.append(OpSpec("update", "X", {"GPU": update_us}))
-  devices = (Device("g", "GPU"), Device("t", "TPU", memory))
-  links = (Link("g", "t", 1.0), Link("t", "g", 1.0))
-  return Problem(build_graph("g", ops, edges), Cluster("c", devices, links))
+  cluster = linked([Device("g", "GPU"), Device("t", "TPU", memory)], 1.0)
+  return Problem(build_graph("g", ops, edges), cluster)
 
 
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])

@@ -1,17 +1,16 @@
 """Search and measurement in turns, with a simulator in the devices' place."""
 
 import dataclasses
-import itertools
 import math
 
-import numpy as np
 import pytest
 
+from tests.testing.clusters import linked
+from tests.testing.live_steps import Devices
 from tfplace.errors import MeasurementError
-from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.plan import PlanConfig, measured
 from tfplace.plan.measured import search_measured
-from tfplace.simulate import Simulator
 
 
 def problem(**costs):
@@ -22,42 +21,8 @@ def problem(**costs):
   """
   ops = [OpSpec(f"op_{i}", "MatMul", {"CPU": 100.0}, [1e4]) for i in range(12)]
   edges = [(i, 0, i + step) for step in (2, 3) for i in range(12 - step)]
-  names = ("CPU:0", "CPU:1")
-  links = tuple(
-    Link(a, b, 1e4, **costs) for a, b in itertools.permutations(names, 2)
-  )
-  devices = tuple(Device(n, "CPU") for n in names)
-  return Problem(
-    build_graph("pairs", ops, edges), Cluster("two", devices, links)
-  )
-
-
-class Devices:
-  """A `LiveStep` that runs placements by the true costs."""
-
-  def __init__(self, true, run_s=math.inf, refit=None):
-    self.simulator = Simulator(true)
-    self.run_s = run_s
-    self.ran = []
-    self._refit = refit
-
-  def true_us(self, row):
-    rows = np.array([row], np.int32)
-    return self.simulator.evaluate(rows)[0].step_time_us
-
-  def harness(self, problem, *, on_stage, measure_s):
-    return self
-
-  def evaluate(self, placements):
-    self.ran += [tuple(p.devices.tolist()) for p in placements]
-    rows = np.stack([p.devices for p in placements])
-    simulated = self.simulator.evaluate(rows)
-    return [dataclasses.replace(e, source="measured") for e in simulated]
-
-  def refitted(self, problem, placements, measured):
-    if self._refit is None:
-      return problem
-    return self._refit(problem, placements, measured)
+  cluster = linked(("CPU:0", "CPU:1"), 1e4, **costs)
+  return Problem(build_graph("pairs", ops, edges), cluster)
 
 
 CONFIG = PlanConfig("annealing", budget_s=60.0, gap=0.0, max_evaluations=800)

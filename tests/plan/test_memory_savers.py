@@ -9,8 +9,9 @@ import dataclasses
 
 import pytest
 
+from tests.testing.clusters import linked
 from tfplace.errors import InfeasibleError
-from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph import Device, OpSpec, Problem, build_graph
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.plan import PlanConfig
 from tfplace.plan.variant_search import choose_variant
@@ -22,7 +23,6 @@ WAYS = ("chooses_microbatches", "chooses_recomputation")
 @dataclasses.dataclass
 class Step:
   memory: float
-  bandwidth: float = 1e6
   opened: list = dataclasses.field(default_factory=list)
 
   def open(self, config, show):
@@ -34,16 +34,9 @@ class Step:
       edges.append((last, 0, -1))
     ops.append(OpSpec("update", "X", {"GPU": 1.0}, [0.0]))
     edges = [(a, o, len(ops) - 1 if b < 0 else b) for a, o, b in edges]
-    devices = (
-      Device("GPU:0", "GPU", self.memory, op_overhead_us=1.0),
-      Device("CPU:0", "CPU"),
-    )
-    links = (
-      Link("GPU:0", "CPU:0", self.bandwidth),
-      Link("CPU:0", "GPU:0", self.bandwidth),
-    )
-    graph = build_graph("step", ops, edges)
-    return StepVariant(Problem(graph, Cluster("one", devices, links)))
+    gpu = Device("GPU:0", "GPU", self.memory, op_overhead_us=1.0)
+    cluster = linked([gpu, "CPU:0"])
+    return StepVariant(Problem(build_graph("step", ops, edges), cluster))
 
   def add_microbatch(self, config, i, ops, edges, before):
     k, first = config.count, len(ops)

@@ -1,22 +1,22 @@
 """Choosing k and m on hand-made steps, whose best splits are known."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
 
+from tests.testing.clusters import linked
+from tests.testing.live_steps import Devices
 from tests.testing.one_layer import Step
 from tfplace import placers
 from tfplace.errors import (
   InfeasibleError,
   TfplaceError,
 )
-from tfplace.graph import Cluster, Device, Link
+from tfplace.graph import Cluster, Device
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.plan import PlanConfig, make_plan
 from tfplace.plan.variant_search import choose_variant
-from tfplace.simulate import Simulator
 
 CONFIG = PlanConfig(budget_s=60.0, max_evaluations=600)
 
@@ -167,10 +167,7 @@ class BesideCpu(Step):
 
   def cluster(self):
     devices = [Device(f"GPU:{i}", "GPU", self.memory) for i in range(2)]
-    devices = (*devices[: self.devices], Device("CPU:0", "CPU"))
-    names = [device.name for device in devices]
-    links = [Link(a, b, 1e6, 1.0) for a, b in itertools.permutations(names, 2)]
-    return Cluster("beside", devices, tuple(links))
+    return linked([*devices[: self.devices], "CPU:0"], 1e6, 1.0)
 
 
 @pytest.mark.parametrize("chooses", [False, True])
@@ -226,39 +223,15 @@ def test_idle_devices_suggest_microbatches(step, config, is_told):
   assert (HINT in make_plan(step, config).notes) == is_told
 
 
-class Devices:
-  """A `LiveStep` that runs placements; a split step takes `slower` times."""
-
-  run_s = np.inf
-
-  def __init__(self, problem, slower):
-    self._simulator = Simulator(problem)
-    is_split = problem.graph.names[0].startswith("microbatch_")
-    self._rate = slower if is_split else 1.0
-
-  def harness(self, problem, *, on_stage, measure_s):
-    return self
-
-  def evaluate(self, placements):
-    found = self._simulator.evaluate(list(placements))
-    return [
-      dataclasses.replace(
-        e, source="measured", step_time_us=self._rate * e.step_time_us
-      )
-      for e in found
-    ]
-
-  def refitted(self, problem, placements, measured):
-    return problem
-
-
 def measured(slower, step=None):
+  """The choice where a split step takes `slower` times as predicted."""
   step = step or Step()
 
   class Live:
     def open(self, variant, show):
       opened = step.open(variant)
-      devices = Devices(opened.problem, slower)
+      is_split = opened.problem.graph.names[0].startswith("microbatch_")
+      devices = Devices(opened.problem, slower if is_split else 1.0)
       return dataclasses.replace(opened, live=devices)
 
   config = dataclasses.replace(CONFIG, measure=True, chooses_microbatches=True)

@@ -1,17 +1,15 @@
 """The order of ops is chosen with the number of microbatches."""
 
-import itertools
-
-import numpy as np
 import pytest
 
+from tests.testing.clusters import linked
 from tfplace.errors import ExtractionError
-from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph import Device, OpSpec, Problem, build_graph
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.plan import PlanConfig
 from tfplace.plan.search import search
 from tfplace.plan.variant_search import choose_variant
-from tfplace.plan.variants import StepVariant, order_reason
+from tfplace.plan.variants import StepVariant
 
 
 class TwoStages:
@@ -52,10 +50,8 @@ def two_stages(microbatches):
     Device("TPU:0", "TPU"),
     Device("GPU:1", "GPU", 0.5),  # one GPU would not be split for
   )
-  names = [device.name for device in devices]
-  links = [Link(a, b, 1.0) for a, b in itertools.permutations(names, 2)]
-  cluster = Cluster("c", devices, tuple(links))
-  return StepVariant(Problem(build_graph("g", ops, edges), cluster))
+  problem = Problem(build_graph("g", ops, edges), linked(devices, 1.0))
+  return StepVariant(problem)
 
 
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
@@ -87,15 +83,3 @@ def test_baselines_are_in_the_order_of_the_plan():
   plan = search(problem, config)
   assert [r.order for r in plan.results] == ["rank", "rank"]
   assert [r.evaluation.step_time_us for r in plan.results] == [11, 11]
-
-
-def test_reasons():
-  assert order_reason("rank", None) == ""
-  assert order_reason("rank", np.inf) == (
-    "devices run their ops by rank, since as they become ready nothing was"
-    " found that fits in memory"
-  )
-  assert order_reason("arrival", 12000.0) == (
-    "devices run their ops as they become ready, since by rank nothing faster"
-    " than 12 ms was found, and it must gain 3%"
-  )

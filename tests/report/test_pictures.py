@@ -164,19 +164,6 @@ def test_timeline_draws_ops_messages_transfers_and_the_path():
   ]
 
 
-def test_timeline_has_a_color_for_each_microbatch():
-  bars, legend = bars_of(split_step())
-  first, second = op_colors.sequential(2)
-  assert bars[0, 2, 0.08] == op_colors.lighter(first)
-  assert bars[2, 4, 0.08] == first
-  assert bars[0, 2, 1.08] == op_colors.lighter(second)
-  assert bars[2, 4, 1.08] == second
-  assert bars[4, 7, 0.08] == op_colors.OTHER_COLOR
-  assert legend == [
-    *("microbatch 0", "microbatch 1", "update, shared", "critical path")
-  ]
-
-
 def test_an_empty_graph_has_a_trace_and_a_timeline(tmp_path):
   cluster = Cluster("c", (Device("d", "GPU"),))
   problem = Problem(build_graph("g", [], []), cluster)

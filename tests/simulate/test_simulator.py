@@ -12,7 +12,7 @@ from tfplace.errors import PlacementError
 from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
-from tfplace.simulate import Simulator, engine, jit
+from tfplace.simulate import Simulator, jit
 from tfplace.simulate import simulator as batch
 
 
@@ -128,19 +128,6 @@ def test_arguments_are_not_changed_and_may_be_read_only():
   Simulator(problem).run(rows)
   assert np.array_equal(rows, before)
   Simulator(problem).run(np.asfortranarray(rows.astype(np.int64)))
-
-
-def test_the_kernel_can_be_called_with_a_workspace_of_its_own():
-  problem, rows = large_case(num_placements=3)
-  tables = engine.pack(problem)
-  work = engine.workspace(tables)
-  expected = Simulator(problem).run(rows)
-  for i, row in enumerate(rows):
-    step_time_us = engine.simulate(tables, row.astype(np.int32), work, np.inf)
-    assert step_time_us == expected.step_time_us[i]
-    assert np.array_equal(work.peak_bytes, expected.peak_memory_bytes[i])
-    assert np.array_equal(work.busy_us, expected.busy_us[i])
-    assert work.moved_bytes[0] == expected.bytes_moved[i]
 
 
 def test_names_do_not_matter():

@@ -3,17 +3,14 @@
 import threading
 import time
 
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
 from tfplace.graph.problem import Problem
 from tfplace.measure import MeasurementHarness
 
 
 def problem_on(workers, graph):
   """The workers with made-up links, for tests that need no times."""
-  names = workers.device_names
-  links = [Link(a, b, 1e3) for a in names for b in names if a != b]
-  devices = [Device(name, "CPU") for name in names]
-  return Problem(graph, Cluster("test", tuple(devices), tuple(links)))
+  return Problem(graph, linked(workers.device_names, 1e3))
 
 
 def harness_of(workers, step, **options):

@@ -8,19 +8,10 @@ from tfplace.graph import OpSpec, Problem, build_graph
 INF = np.inf
 
 
-def _no_ops_on_one_device():
-  return Problem(problems.graph([], []), problems.cluster([INF]))
-
-
 def _control_edges_and_no_outputs():
   ops = [OpSpec(f"o{i}", "Op", {"GPU": 2.0}) for i in range(9)]
   edges = [(i, -1, i + 3) for i in range(6)]
   return Problem(build_graph("g", ops, edges), problems.cluster([INF] * 2))
-
-
-def _one_device():
-  edges = [(i, i + 1) for i in range(5)]
-  return Problem(problems.graph([1.0] * 6, edges), problems.cluster([INF]))
 
 
 def _device_without_memory():
@@ -32,11 +23,6 @@ def _device_without_memory():
     persistent_bytes=[8.0] * 8,
   )
   return Problem(graph, problems.cluster([0.0, 200.0, 200.0]))
-
-
-def _zero_costs():
-  edges = [(0, 1), (0, 2), (1, 3), (2, 3)]
-  return Problem(problems.graph([0.0] * 4, edges), problems.cluster([INF] * 3))
 
 
 def _zero_costs_on_two_kinds():
@@ -82,17 +68,6 @@ def _no_links_at_all():
   edges = [(0, 1), (1, 2), (3, 4), (5, 6)]
   graph = problems.graph([2.0] * 8, edges)
   return Problem(graph, problems.cluster([INF] * 3, links=[]))
-
-
-def _ten_devices():
-  rng = np.random.default_rng(0)
-  edges = sorted(
-    {(a, b) for a, b in rng.integers(0, 30, (60, 2)).tolist() if a < b}
-  )
-  kinds = ["GPU"] * 9 + ["CPU"]
-  times = [{"GPU": float(t), "CPU": 40.0} for t in rng.uniform(0, 9, 30)]
-  graph = problems.graph(times, edges, output_bytes=[(20.0,)] * 30)
-  return Problem(graph, problems.cluster([400.0] * 9 + [INF], kinds))
 
 
 def _huge_tensors():
@@ -157,17 +132,13 @@ def _wide_fan():
 PROBLEMS = {
   make.__name__[1:]: make
   for make in (
-    _no_ops_on_one_device,
     _control_edges_and_no_outputs,
-    _one_device,
     _device_without_memory,
-    _zero_costs,
     _zero_costs_on_two_kinds,
     _all_colocated,
     _disconnected,
     _unlike_gpus_in_a_one_way_ring,
     _no_links_at_all,
-    _ten_devices,
     _huge_tensors,
     _ops_that_gpus_lack,
     _devices_that_nothing_runs_on,

@@ -1,12 +1,12 @@
 """A step of one layer, whose best split in microbatches is known."""
 
 import dataclasses
-import itertools
 
 import numpy as np
 
+from tests.testing.clusters import linked
 from tfplace.errors import ExtractionError
-from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tfplace.graph import Device, OpSpec, Problem, build_graph
 from tfplace.plan.variants import StepVariant
 
 
@@ -69,9 +69,6 @@ class Step:
     return build_graph("step", [*ops, update], edges)
 
   def cluster(self):
+    fields = ("GPU", self.memory, self.overhead_us)
     names = [f"GPU:{i}" for i in range(self.devices)]
-    return Cluster(
-      "cluster",
-      tuple(Device(n, "GPU", self.memory, self.overhead_us) for n in names),
-      tuple(Link(a, b, 1e6, 1.0) for a, b in itertools.permutations(names, 2)),
-    )
+    return linked([Device(name, *fields) for name in names], 1e6, 1.0)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tests.testing.clusters import linked
 from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
@@ -137,9 +138,5 @@ def split_step(
   devices = [
     Device(f"g{i}", "GPU", 1e9, overhead_us) for i in range(max(at) + 1)
   ]
-  links = [
-    Link(a.name, b.name, 2.0) for a in devices for b in devices if a != b
-  ]
-  cluster = Cluster("some", tuple(devices), tuple(links))
-  problem = Problem(build_graph("split", ops, edges), cluster)
+  problem = Problem(build_graph("split", ops, edges), linked(devices, 2.0))
   return Placement(problem, np.array(at))

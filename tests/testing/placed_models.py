@@ -10,16 +10,9 @@ import numpy as np
 from keras import layers
 from tensorflow.python.eager import context
 
-from tfplace.extraction.structure import skeleton
-from tfplace.graph import (
-  Cluster,
-  Device,
-  Link,
-  OpSpec,
-  Placement,
-  Problem,
-  build_graph,
-)
+from tests.testing import clusters
+from tests.testing.small_steps import as_graph
+from tfplace.graph import Device, Placement, Problem
 from tfplace.plan.local_devices import local_cluster
 from tfplace.variants import trace_keras
 
@@ -104,11 +97,8 @@ class Subclassed(keras.Model):
 def linked(count=3, bandwidth=1e6, memory_bytes=float("inf"), latency_us=0.0):
   """The first CPU devices of this process, each linked with each other."""
   names = [f"{LOCAL}CPU:{i}" for i in range(count)]
-  links = [
-    Link(a, b, bandwidth, latency_us) for a in names for b in names if a != b
-  ]
-  devices = tuple(Device(name, "CPU", memory_bytes) for name in names)
-  return Cluster("linked", devices, tuple(links))
+  devices = [Device(name, "CPU", memory_bytes) for name in names]
+  return clusters.linked(devices, bandwidth, latency_us)
 
 
 def sgd():
@@ -223,19 +213,7 @@ def unit_placement(model, kind, seed=0):
 
 def random_placement(traced, seed=0):
   """A random allowed placement of any step on all CPU devices."""
-  bare = skeleton(traced)
-  ops = [
-    OpSpec(
-      name=bare.names[i],
-      type=bare.types[i],
-      time_us={"CPU": 1.0},
-      output_bytes=[4.0] * bare.num_outputs[i],
-      colocation=bare.colocation[i],
-    )
-    for i in range(len(bare.names))
-  ]
-  graph = build_graph(traced.name, ops, bare.edges)
-  problem = Problem(graph, local_cluster())
+  problem = Problem(as_graph(traced), local_cluster())
   rng = np.random.default_rng(seed)
   devices = rng.integers(0, problem.cluster.num_devices, problem.num_groups)
   return Placement(problem, devices[problem.group_of])

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tfplace.graph import Cluster, Device, Link, OpSpec, Problem, build_graph
+from tests.testing.clusters import linked
+from tfplace.graph import Device, OpSpec, Problem, build_graph
 
 
 def gpus(number, cpu=False, memory_bytes=1e9):
@@ -12,13 +13,7 @@ def gpus(number, cpu=False, memory_bytes=1e9):
   ]
   if cpu:
     devices.append(Device("/device:CPU:0", "CPU", 1e12, 1.0))
-  links = [
-    Link(a.name, b.name, 4000.0, 2.0)
-    for a in devices
-    for b in devices
-    if a is not b
-  ]
-  return Cluster(f"gpus{number}", tuple(devices), tuple(links))
+  return linked(devices, 4000.0, 2.0)
 
 
 def random_graph(num_ops, seed, cpu_only=False, name="random"):

@@ -11,28 +11,35 @@ from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 
 KINDS = ("GPU", "CPU")
+# Few placements, so that all can be tried; three kinds, and links that lack.
+TINY = {
+  "max_devices": 3,
+  "max_ops": 7,
+  "kinds": ("GPU", "CPU", "TPU"),
+  "linked": 0.9,
+}
 
 
-def random_case(rng):
-  """A random problem and one placement that it allows.
+def random_case(rng, max_devices=4, max_ops=14, kinds=KINDS, linked=1.0):
+  """A random problem and one placement that it allows, if all are linked.
 
   Times and bytes are small integers (so that much happens at one instant) or
-  doubles with all their digits.
+  doubles with all their digits. `linked` is the share of links that are there.
   """
-  num_devices = int(rng.integers(1, 5))
+  num_devices = int(rng.integers(1, max_devices + 1))
   integers = bool(rng.random() < 0.7)
-  cluster = random_cluster(rng, num_devices, integers)
-  graph = random_graph(rng, int(rng.integers(0, 15)), integers)
-  problem = Problem(graph, cluster)
+  cluster = random_cluster(rng, num_devices, integers, kinds, linked)
+  num_ops = int(rng.integers(0, max_ops + 1))
+  problem = Problem(random_graph(rng, num_ops, integers, kinds), cluster)
   return problem, random_placement(rng, problem)
 
 
-def costly_case(rng):
+def costly_case(rng, **sizes):
   """The same on links of which most take time of their devices.
 
   Where the numbers are integers, receives and ops become ready together often.
   """
-  problem, devices = random_case(rng)
+  problem, devices = random_case(rng, **sizes)
   integers = bool(rng.random() < 0.7)
   used = [name for name in MESSAGE_COSTS if rng.random() < 0.75]
 
@@ -60,12 +67,12 @@ def _number(rng, high, integers, zero=0.3):
   )
 
 
-def random_cluster(rng, num_devices, integers):
-  """Fully linked; channels may be shared; the first device runs all kinds."""
+def random_cluster(rng, num_devices, integers, kinds=KINDS, linked=1.0):
+  """Channels may be shared; the first device runs all ops."""
   devices = [
     Device(
       f"d{i}",
-      "GPU" if i == 0 else str(rng.choice(KINDS)),
+      "GPU" if i == 0 else str(rng.choice(kinds)),
       math.inf if rng.random() < 0.5 else float(rng.integers(5, 60)),
       _number(rng, 3, integers, 0.5),
     )
@@ -75,7 +82,7 @@ def random_cluster(rng, num_devices, integers):
   links = []
   for i in range(num_devices):
     for j in range(num_devices):
-      if i == j:
+      if i == j or (linked < 1 and rng.random() > linked):
         continue
       channel = {
         "own": None,
@@ -96,12 +103,13 @@ def random_cluster(rng, num_devices, integers):
   return Cluster("c", tuple(devices), tuple(links))
 
 
-def random_graph(rng, num_ops, integers):
+def random_graph(rng, num_ops, integers, kinds=KINDS):
   ops = []
   for i in range(num_ops):
     time_us = {"GPU": _number(rng, 4, integers)}
-    if rng.random() < 0.7:  # the others cannot run on a CPU
-      time_us["CPU"] = _number(rng, 6, integers)
+    for kind in kinds[1:]:
+      if rng.random() < 0.7:  # the others cannot run there
+        time_us[kind] = _number(rng, 6, integers)
     outputs = int(rng.integers(0, 4))
     ops.append(
       OpSpec(

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
+from tfplace.graph.cluster import Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator
@@ -16,15 +17,9 @@ def op(name, time_us, outputs=(), temp=0.0, persistent=0.0):
 
 def cluster_of(num_devices, overhead=0.0, memory=math.inf, **link):
   """Fully linked devices; 1 byte/us unless said otherwise."""
-  link = {"bandwidth_bytes_per_us": 1.0, **link}
-  devices = range(num_devices)
-  return Cluster(
-    "c",
-    tuple(Device(f"d{i}", "GPU", memory, overhead) for i in devices),
-    tuple(
-      Link(f"d{i}", f"d{j}", **link) for i in devices for j in devices if i != j
-    ),
-  )
+  link = {"bandwidth": 1.0, **link}
+  names = [f"d{i}" for i in range(num_devices)]
+  return linked([Device(n, "GPU", memory, overhead) for n in names], **link)
 
 
 def simulate(ops, edges, devices, cluster):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.testing import placed_graphs
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
+from tfplace.graph.cluster import Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
@@ -50,10 +51,7 @@ def test_share_of_peak_by_hand(peaks, devices, shares, mean):
     for x, peak in zip("ab", peaks, strict=True)
   ]
   of_kinds = [Device(f"d{i}", kind) for i, kind in enumerate("XXY")]
-  links = [
-    Link(a.name, b.name, 1e9) for a in of_kinds for b in of_kinds if a != b
-  ]
-  cluster = Cluster("c", tuple(of_kinds), tuple(links))
+  cluster = linked(of_kinds, 1e9)
   problem = Problem(build_graph("chain", ops, [(0, 0, 1)]), cluster)
   explanation = explain(Placement(problem, np.array(devices)))
   found = [device.share_of_peak for device in explanation.devices]
