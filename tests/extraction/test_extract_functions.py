@@ -8,8 +8,6 @@ from tfplace import extraction as extract
 from tfplace.errors import ExtractionError
 from tfplace.extraction import inline, structure
 
-CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-
 
 def _trace(function, *specs):
   return extract.trace_function(function.get_concrete_function(*specs))
@@ -45,33 +43,6 @@ def test_an_argument_passed_through_waits_for_control_inputs():
   flat = inline.inline_functions(graph.as_graph_def()).graph_def
   needed = structure.prune(flat, ["y"]).node
   assert "gate" in {node.name for node in needed}
-
-
-def test_only_the_taken_branch_has_its_effects():
-  variable = tf.Variable(10.0, name="v")
-  other = tf.Variable(0.0, name="w")
-
-  @tf.function
-  def nested(x):
-    variable.assign_add(x)
-    other.assign(7.0)
-    return tf.cond(x > 2.0, lambda: x, lambda: variable * 2.0)
-
-  def untouched():
-    other.assign(5.0)  # reads no input of the branch: waits for its pivot
-    return 1.0
-
-  @tf.function
-  def step(x):
-    chosen = tf.cond(x > 0.0, lambda: nested(x), untouched)
-    return chosen, variable + 0.0, other + 0.0
-
-  traced = _trace(step, FLOAT)
-  assert not {"If", "StatelessIf", *CALLS} & set(_types(traced))
-  (x,) = [feed.tensor for feed in traced.feeds.values()]
-  steps = extract.run_steps(traced, [{x: v} for v in (1.0, -1.0, 3.0)])
-  # 1: v=11, w=7, v*2. -1: w=5. 3: v=14, w=7.
-  assert steps == [[22.0, 11.0, 7.0], [1.0, 11.0, 5.0], [3.0, 14.0, 7.0]]
 
 
 @pytest.mark.parametrize("called", [False, True])

@@ -67,11 +67,7 @@ def _session_losses(traced):
 
 @pytest.mark.parametrize(
   ("layers", "optimizer"),
-  [
-    (_dense, "sgd"),
-    (_normalised, "rmsprop"),
-    (_recurrent, "adam"),
-  ],
+  [(_normalised, "rmsprop"), (_recurrent, "adam")],
 )
 def test_session_steps_reproduce_keras_losses(layers, optimizer):
   traced = variants.trace_keras(_model(layers, optimizer), BATCH)
@@ -116,15 +112,6 @@ def test_mixed_precision_keeps_its_conditional_update():
   np.testing.assert_allclose(
     _session_losses(traced), _keras_losses(build()), rtol=1e-5
   )
-
-
-def test_tracing_again_gives_the_same_graph():
-  model = _model(_recurrent)
-  first = variants.trace_keras(model, BATCH).graph_def
-  second = variants.trace_keras(model, BATCH).graph_def
-  assert [n.name for n in first.node] == [n.name for n in second.node]
-  assert [n.op for n in first.node] == [n.op for n in second.node]
-  assert [n.input for n in first.node] == [n.input for n in second.node]
 
 
 def test_ops_have_the_names_that_fit_gives_them():

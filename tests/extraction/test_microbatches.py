@@ -188,12 +188,10 @@ def own_metrics():
 def metrics_of_classes():
   return [
     keras.metrics.AUC(num_thresholds=7, name="auc"),
-    keras.metrics.Precision(name="precision"),
     keras.metrics.F1Score(threshold=0.5),
     keras.metrics.MeanIoU(
       2, sparse_y_pred=False, sparse_y_true=False, name="iou"
     ),
-    keras.metrics.BinaryAccuracy(),
     keras.metrics.TopKCategoricalAccuracy(2),
   ]
 
