@@ -24,44 +24,6 @@ def _tower():
   )
 
 
-class _Triplet(keras.Model):
-  """Siamese example of keras.io: both steps take the same batch."""
-
-  def __init__(self):
-    super().__init__(name="net")
-    inputs = [keras.Input((4,), name=n) for n in ("anchor", "near", "far")]
-    tower = _tower()
-    one, near, far = (tower(x) for x in inputs)
-    apart = [ops.sum(ops.square(one - x), -1) for x in (near, far)]
-    self.distances = keras.Model(inputs, apart, name="distances")
-    self.tracker = keras.metrics.Mean(name="loss")
-
-  def call(self, inputs):
-    return self.distances(inputs)
-
-  @property
-  def metrics(self):
-    return [self.tracker]
-
-  def _loss(self, data):
-    near, far = self.distances(data)
-    return ops.mean(ops.maximum(near - far + 0.5, 0.0))
-
-  def _seen(self, loss):
-    self.tracker.update_state(loss)
-    return {"loss": self.tracker.result()}
-
-  def train_step(self, data):
-    with tf.GradientTape() as tape:
-      loss = self._loss(data)
-    weights = self.distances.trainable_weights
-    self.optimizer.apply(tape.gradient(loss, weights), weights)
-    return self._seen(loss)
-
-  def test_step(self, data):
-    return self._seen(self._loss(data))
-
-
 class _Plain(keras.Model):
   """One tower, with Keras' own steps."""
 
@@ -109,15 +71,10 @@ def _dataset(data):
 
 
 _X, _Y = floats(8, 4), floats(8, 3)
-_TRIPLE = _dataset(tuple(floats(8, 4, seed=s) for s in range(3)))
 _PAIR = _dataset({"pair": (_X, floats(8, 4, seed=9))})
 # Name -> the model, its compile options, and what `fit`, `evaluate` and
 # `predict` are given.
 CASES = {
-  "triplet": (
-    *(_Triplet, {}, _TRIPLE, _TRIPLE),
-    _TRIPLE.map(lambda *batch: (batch,)),
-  ),
   "steps": (_OwnAll, {}, _PAIR, _dataset(_pairs()), _dataset(_pairs())),
   "keywords": (
     *(_Keywords, {"loss": "mse"}, _dataset(({"x": _X, "shift": _Y}, _Y))),
@@ -152,11 +109,7 @@ def _numbers(model, kind, order):
 
 @pytest.mark.parametrize(
   ("kind", "order"),
-  [
-    ("triplet", FIT_LATER),
-    ("steps", FIT_FIRST),
-    ("keywords", FIT_FIRST),
-  ],
+  [("steps", FIT_LATER), ("keywords", FIT_FIRST)],
 )
 def test_all_numbers_equal_the_unplaced_models(kind, order):
   expected = _numbers(_built(kind), kind, order)

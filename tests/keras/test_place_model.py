@@ -173,20 +173,6 @@ def test_a_plan_fits_a_subclassed_model_saved_and_loaded(tmp_path):
   assert [v.value.device for v in model.weights] == devices
 
 
-def test_fit_evaluate_and_predict_equal_the_unplaced_model():
-  x, y = at.batch("dense")
-  results = []
-  for model in (at.build("dense"), placed()):
-    history = model.fit(  # The third batch has two examples.
-      x, y, batch_size=3, verbose=0, shuffle=False, validation_data=(x, y)
-    )
-    scores = model.evaluate(x, y, verbose=0)
-    predicted = model.predict(x, verbose=0)
-    results.append((list(history.history.values()), scores, predicted))
-  for expected, got in zip(*results, strict=True):
-    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
-
-
 def test_predict_runs_where_the_plan_says_and_before_any_fit():
   model = placed()
   with at.recorded() as ran:

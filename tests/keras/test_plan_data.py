@@ -155,22 +155,6 @@ def test_max_memory_divides_what_would_stay():
     plan_of(max_memory=dict.fromkeys(limits, "1KB"))
 
 
-def test_a_step_too_large_whole_is_compared_in_microbatches():
-  wide = [keras.layers.Dense(1024, activation="relu") for _ in range(4)]
-  model = keras.Sequential([keras.Input((1024,)), *wide])
-  model.compile("sgd", "mse")
-  options = {"batch_size": 4096, "budget_s": 1, "compile": "none"}
-  free = tfplace.plan_model(model, "v100x2", **options)
-  assert "x one device" in free.message
-  need = max(free.single_device.peak_memory_bytes.values())
-  limits = {f"GPU:{i}": 0.95 * need for i in range(2)}
-  plan = tfplace.plan_model(model, "v100x2", max_memory=limits, **options)
-  # One GPU holds it in microbatches, so the CPU does not count.
-  assert "CPU:0 alone" not in plan.message
-  busy_us = plan.single_device.busy_us
-  assert max(busy_us, key=busy_us.__getitem__).endswith("GPU:0")
-
-
 def test_a_batch_size_that_nobody_gave_is_told():
   plan = plan_of("dense", batch_size=None)
   assert " per training step of 32 examples " in plan.message

@@ -9,6 +9,7 @@ import pytest
 
 import tfplace
 from tests.testing import placed_models as at
+from tests.testing.clusters import linked
 from tfplace.bounds import lower_bound
 from tfplace.errors import ApplyError, TfplaceError
 from tfplace.graph.units import format_us
@@ -161,10 +162,8 @@ def test_a_cluster_of_one_device_is_obeyed():
 def test_a_what_if_plan_needs_no_devices_and_takes_any_cluster(tmp_path):
   path = tmp_path / "c.json"
   tfplace.save_cluster(tfplace.cluster_preset("v100x2"), path)
-  ends = ("east", "west")
-  devices = tuple(tfplace.Device(name, "GPU", 2.0**30) for name in ends)
-  links = tuple(tfplace.Link(*pair, 1e6) for pair in (ends, ends[::-1]))
-  named = tfplace.Cluster("named", devices, links)
+  ends = [tfplace.Device(name, "GPU", 2.0**30) for name in ("east", "west")]
+  named = linked(ends)
   model = at.build("two_inputs")
   plans = [
     tfplace.plan_model(model, cluster, strategy="m_etf", batch_size=8)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
+from tests.testing.slow import slow
 from tfplace.variants import trace_keras
 from tfplace.variants.units.steps import in_units
 
@@ -60,8 +61,10 @@ def fixed(x):
   return tf.reshape(2.0 * tf.reshape(x, (5, 2, 2)), (5, 4))
 
 
-REFUSED = (spline, positions, routed, grouped, suppressed, randomized)
-LAYERS = {f.__name__: f for f in (*REFUSED, fixed)}
+LAYERS = {
+  f.__name__: f
+  for f in (spline, positions, routed, grouped, suppressed, randomized, fixed)
+}
 
 
 class Refused(keras.layers.Layer):
@@ -97,19 +100,11 @@ def losses(model):
   return model.fit(x, y, **options).history["loss"]
 
 
-@pytest.mark.parametrize("kind", [f.__name__ for f in REFUSED])
-@pytest.mark.parametrize("is_given", [False, True])
-def test_step_runs_without_what_xla_refuses(kind, is_given):
+def placed(kind, is_given):
   model = build(kind)
   if is_given:
-    tfplace.place_model(model, placement=GIVEN, compile="xla")
-  else:
-    tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
-  with at.recorded(1) as ran:
-    found = losses(model)
-  np.testing.assert_allclose(found, losses(build(kind)), rtol=1e-5)
-  # The layers before and after are compiled, on both passes.
-  assert sum(node.type.endswith("PartitionedCall") for node in ran) >= 3
+    return tfplace.place_model(model, placement=GIVEN, compile="xla")
+  return tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
 
 
 @pytest.mark.parametrize(
@@ -119,24 +114,26 @@ def test_step_runs_without_what_xla_refuses(kind, is_given):
     ("spline", True, "TridiagonalSolve of layer 'refused': Current"),
     ("positions", False, "Range of layer 'refused'.\n"),
     ("positions", True, "Range of layer 'refused': a shape is not known"),
+    slow("routed", False, ""),
+    ("routed", True, ""),
     ("grouped", False, "Unique of layer 'refused'.\n"),
-    ("randomized", False, "StatelessRandomGammaV3 of layer 'refused'.\n"),
+    slow("suppressed", True, ""),
+    ("suppressed", False, ""),
+    slow("randomized", False, "StatelessRandomGammaV3 of layer 'refused'.\n"),
   ],
 )
-def test_note_names_op_and_layer(kind, is_given, op):
-  model = build(kind)
-  if is_given:
-    tfplace.place_model(model, placement=GIVEN, compile="xla")
-  else:
-    tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
-  losses(model)
-  notes = "\n".join((*model.placement.notes, ""))
-  assert op in notes
+def test_step_runs_without_what_xla_refuses(kind, is_given, op):
+  model = placed(kind, is_given)
+  with at.recorded(1) as ran:
+    found = losses(model)
+  np.testing.assert_allclose(found, losses(build(kind)), rtol=1e-5)
+  # The layers before and after are compiled, on both passes.
+  assert sum(node.type.endswith("PartitionedCall") for node in ran) >= 3
+  assert op in "\n".join((*model.placement.notes, ""))
 
 
 def test_shapes_are_those_of_the_planned_batch():
-  model = build("fixed")
-  tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
+  model = placed("fixed", is_given=False)
   with at.recorded(1) as ran:
     losses(model)
   assert sum(node.type.endswith("PartitionedCall") for node in ran) >= 3
