@@ -9,16 +9,6 @@ from tfplace.errors import TrainingError
 from tfplace.learned import policies
 from tfplace.learned.policy_format import INFO_FILE
 
-SHIPPED = sorted(p.name for p in policies.SHIPPED.iterdir())
-tf1 = tf.compat.v1
-
-
-@pytest.mark.parametrize("strategy", SHIPPED)
-def test_a_shipped_policy_is_one(strategy):
-  folder = policies.SHIPPED / strategy
-  policy = policies.load_policy(folder, strategy)
-  assert len(policy.weights) == policy.info["weights"]
-
 
 class _Written(tf.Module):
   """Has the names of a policy, and writes a file."""
