@@ -44,7 +44,7 @@ def test_it_is_the_default_and_times_kernels_by_the_parameters():
   assert graph.extra["costs"] == "kernels"
   kernels = [
     Kernel("matmul", "tf32", (1, SIDE, SIDE, SIDE)),
-    Kernel("elementwise", "fp32", (2 * 4 * SIDE * SIDE, 0.0)),
+    Kernel("elementwise", "fp32", (2 * 4 * SIDE * SIDE, 0.0, 0.0)),
   ]
   gpu = cost.assemble.grappler.described_by_kind(cluster)["GPU"].gpu
   expected = times_us(kernels, gpu, parameters.load())

@@ -71,7 +71,7 @@ def test_a_convolution_and_its_gradients_have_one_shape():
   )
   elements = 4 * 9 * 8 * 3 + 4 * 5 * 4 * 5
   assert forward.sizes == (4, 5, 4, 3, 5, 3, 3, 2, elements)
-  assert forward.name == of_image.name == "convolution"
+  assert (forward.name, of_image.name) == ("convolution", "input_gradient")
   assert of_filters.name == "filter_gradient"
   assert forward.sizes == of_image.sizes == of_filters.sizes
 
@@ -115,7 +115,7 @@ def test_precision_follows_types_and_the_tf32_switch(
 
 def test_elementwise_ops_count_what_they_read_and_write():
   kernel = _kernel(tf.add, [6, 5], [6, 5])
-  assert kernel == ("elementwise", "fp32", (3 * 6 * 5 * 4, 0.0))
+  assert kernel == ("elementwise", "fp32", (3 * 6 * 5 * 4, 0.0, 0.0))
   half = _kernel(tf.add, [6, 5], [6, 5], dtype=tf.float16)
   assert half.sizes[0] == kernel.sizes[0] / 2
 
@@ -151,6 +151,7 @@ def test_integers_of_shapes_stay_on_the_host():
     (tf.add, [[2, 3, 3, 4], [4]], 0),
     (tf.add, [[6, 5], [6, 1]], 0),
     (tf.add, [[6, 5], [6, 5]], 0),
+    (tf.nn.bias_add, [[2, 3, 3, 4], [4]], 2 * 9 * 4),
     # Means of groups: batch and groups stay, pixels and channels are summed.
     (lambda x: tf.reduce_mean(x, [1, 2, 4], keepdims=True),
      [[2, 3, 3, 4, 5]], 2 * 9 * 4 * 5 * 4),
@@ -161,6 +162,36 @@ def test_integers_of_shapes_stay_on_the_host():
 def test_indices_of_broadcasts_tiles_and_reductions(build, shapes, indices):
   kernel = _kernel(build, *shapes)
   assert kernel.sizes[1] == indices
+
+
+@pytest.mark.parametrize(
+  ("shape", "axes", "terms"),
+  [
+    # Images and channels stay: a thread for each of 128 results adds 9 pixels.
+    ([8, 3, 3, 16], [1, 2], 9),
+    ([8, 3, 3, 16, 1], [1, 2], 9),
+    # Threads share sums that are 16 times as long as there are results, ...
+    ([1, 2, 64, 2], [2], 0),
+    # ... and those of rows, columns and both ends.
+    ([8, 9, 16], [2], 0),
+    ([8, 9, 16], [0, 1], 0),
+    ([8, 9, 16], [0, 2], 0),
+  ],
+)
+def test_a_thread_adds_the_middle_of_three_dimensions(shape, axes, terms):
+  kernel = _kernel(lambda x: tf.reduce_sum(x, axes), shape)
+  assert kernel.sizes[2] == terms
+
+
+def test_a_loss_of_classes_passes_six_times_over_its_logits():
+  kernel = _kernel(
+    lambda logits: tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+      features=logits, labels=tf.zeros([6], tf.int32)
+    ),
+    [6, 50],
+  )
+  assert kernel.name == "softmax"
+  assert kernel.sizes[0] == 6 * (6 * 50 * 4)
 
 
 def test_a_transposing_reduction_reads_twice_and_writes_more():

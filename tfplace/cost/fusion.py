@@ -376,7 +376,7 @@ def _times_us(
   moved = [
     max(loop.written_bytes + sum(loop.reads.values()), 1.0) for loop in loops
   ]
-  kernels = [Kernel("elementwise", "fp32", (size, 0.0)) for size in moved]
+  kernels = [Kernel("elementwise", "fp32", (size, 0.0, 0.0)) for size in moved]
   each = times_us(kernels, gpu, parameters.load()) if kernels else np.zeros(0)
   of_calls = np.array(
     [float(np.maximum(time_us[unit.calls], FLOOR_US).sum()) for unit in units]

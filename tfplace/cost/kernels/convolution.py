@@ -17,6 +17,11 @@ from tfplace.cost.kernels.rates import Rates
 
 FILTER = 3  # that Winograd is for
 OUTPUT_TILES = (2, 4)  # of F(2x2, 3x3) and F(4x4, 3x3)
+# Convolutions over products of the same shape, and gradients by the input of a
+# strided convolution over the forward one: by fp32 Wide-ResNets on a V100
+# (microsoft/SuperScaler, profiled-time-eurosys) and development steps.
+_OVER_PRODUCT = 1.1
+_STRIDED = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +76,8 @@ class Shapes(NamedTuple):
 
 
 def times_us(
+  name: str,
   shapes: Shapes,
-  is_filter_gradient: np.ndarray,
   rates: Rates,
   parameters: ConvolutionParameters,
   product: gemm.GemmParameters,
@@ -80,27 +85,30 @@ def times_us(
   """Time of each convolution on one GPU.
 
   Args:
+    name: class of the kernels, one of `ops.CONVOLUTIONS`.
     shapes: of the convolutions; a gradient has the shape of the forward one.
-    is_filter_gradient: [n] whether it is the gradient of the filter.
 
   Returns:
     [n] microseconds.
   """
+  is_filter_gradient = name == "filter_gradient"
   implicit = _as_products(shapes, is_filter_gradient)
   read = None  # On CUDA cores, patches: so Inception-V3 takes its time.
   if rates.tensor:
-    is_forward = ~is_filter_gradient
-    weights = shapes.channels * shapes.filters
-    weights = weights * shapes.filter_height * shapes.filter_width
-    written = implicit[1] * implicit[2]
-    read = shapes.elements + (weights - written) * is_forward
-  result = gemm.times_us(implicit, rates, product, read)
+    read = shapes.elements
+    if not is_filter_gradient:
+      weights = shapes.channels * shapes.filters
+      weights = weights * shapes.filter_height * shapes.filter_width
+      read = read + weights - implicit[1] * implicit[2]
+  result = _OVER_PRODUCT * gemm.times_us(implicit, rates, product, read)
   if not rates.tensor:
-    chosen = is_winograd(shapes) & ~is_filter_gradient
-    result[chosen] = three_by_three_us(shapes.part(chosen), rates, parameters)
-    chosen = is_winograd(shapes) & is_filter_gradient
+    chosen = is_winograd(shapes)
     by_winograd = three_by_three_us(shapes.part(chosen), rates, parameters)
-    result[chosen] = np.minimum(result[chosen], by_winograd)
+    if is_filter_gradient:
+      by_winograd = np.minimum(result[chosen], by_winograd)
+    result[chosen] = by_winograd
+  if name == "input_gradient":
+    result = np.where(shapes.stride > 1, _STRIDED * result, result)
   return result
 
 
@@ -194,7 +202,7 @@ def _tiled_us(
   return best
 
 
-def _as_products(shapes: Shapes, is_filter_gradient: np.ndarray) -> np.ndarray:
+def _as_products(shapes: Shapes, is_filter_gradient: bool) -> np.ndarray:
   """[4, n] the matrix products that convolutions are.
 
   Images and pixels are rows of the forward product. They are what the gradient
@@ -202,9 +210,10 @@ def _as_products(shapes: Shapes, is_filter_gradient: np.ndarray) -> np.ndarray:
   """
   pixels = shapes.batch * shapes.height * shapes.width
   patch = shapes.channels * shapes.filter_height * shapes.filter_width
-  forward = np.stack([np.ones_like(pixels), pixels, shapes.filters, patch])
-  gradient = np.stack([np.ones_like(pixels), shapes.filters, patch, pixels])
-  return np.where(is_filter_gradient, gradient, forward)
+  sizes = pixels, shapes.filters, patch
+  if is_filter_gradient:
+    sizes = shapes.filters, patch, pixels
+  return np.stack([np.ones_like(pixels), *sizes])
 
 
 def details(shapes: Shapes) -> np.ndarray:

@@ -47,6 +47,10 @@ _PASSES: Mapping[str, float] = {
   "ResourceScatterAdd": 3,
   "ResourceScatterSub": 3,
   "ResourceScatterUpdate": 2,
+  # Kernels of `xent_op.h` and `sparse_xent_op.h`: maximum, difference, sum of
+  # exponentials, loss, gradient.
+  "SoftmaxCrossEntropyWithLogits": 9,
+  "SparseSoftmaxCrossEntropyWithLogits": 6,
 }
 # Only what is written was read before.
 _OUTPUT_TWICE = frozenset(
@@ -70,6 +74,7 @@ _BROADCASTING = frozenset({
 _TILES = ("BroadcastTo", "Tile")
 _REDUCTIONS = frozenset({"All", "Any", "Max", "Mean", "Min", "Prod", "Sum"})
 
+CONVOLUTIONS = ("convolution", "input_gradient", "filter_gradient")
 _PRECISIONS = {tf.float16: "fp16", tf.bfloat16: "bf16", tf.float64: "fp64"}
 _HOST_ELEMENTS = 64  # of integers that TensorFlow keeps in host memory
 
@@ -96,11 +101,11 @@ class Kernel(NamedTuple):
   """A kernel of one class.
 
   Attributes:
-    name: "matmul", "batch_matmul", "convolution", "filter_gradient", or a class
-      of memory-bound kernels.
+    name: "matmul", "batch_matmul", one of `CONVOLUTIONS`, or a class of
+      memory-bound kernels.
     precision: as asked for; the GPU may lack it.
     sizes: batch, M, N and K of a product; the fields of `convolution.Shapes`;
-      bytes and computed indices of a memory-bound kernel.
+      bytes, computed indices and terms of serial sums of a memory-bound one.
   """
 
   name: str
@@ -116,7 +121,7 @@ class Kernel(NamedTuple):
     """
     if self.name in ("matmul", "batch_matmul"):
       return 2 * math.prod(self.sizes)
-    if self.name in ("convolution", "filter_gradient"):
+    if self.name in CONVOLUTIONS:
       return 2 * math.prod(self.sizes[:7])
     return 0.0
 
@@ -231,9 +236,8 @@ def _convolution(op: Op, precision: str) -> Kernel | None:
   if any("dilations" in op.attributes and d > 1
          for d in op.attributes["dilations"].list.i):  # fmt: skip
     stride = max(stride, 2)  # no Winograd
-  is_gradient = op.type.endswith(("BackpropFilter", "BackpropFilterV2"))
   return Kernel(
-    "filter_gradient" if is_gradient else "convolution",
+    _gradient(op) or "convolution",
     precision,
     (
       image[0],
@@ -251,12 +255,20 @@ def _convolution(op: Op, precision: str) -> Kernel | None:
 
 def _convolution_shapes(op: Op) -> tuple[tuple[int, ...], ...]:
   """Image, filter and result of the forward convolution."""
-  shapes = [shape(spec) for spec in op.inputs]
+  shapes, result = [shape(spec) for spec in op.inputs], shape(op.outputs[0])
+  gradient = _gradient(op)
+  if gradient == "input_gradient":
+    return result, shapes[1], shapes[2]
+  if gradient == "filter_gradient":
+    return shapes[0], result, shapes[2]
+  return shapes[0], shapes[1], result
+
+
+def _gradient(op: Op) -> str | None:
+  """Returns the kernel of a gradient, or None of a forward convolution."""
   if op.type.endswith(("BackpropInput", "BackpropInputV2")):
-    return shape(op.outputs[0]), shapes[1], shapes[2]
-  if op.type.endswith(("BackpropFilter", "BackpropFilterV2")):
-    return shapes[0], shape(op.outputs[0]), shapes[2]
-  return shapes[0], shapes[1], shape(op.outputs[0])
+    return "input_gradient"
+  return "filter_gradient" if "BackpropFilter" in op.type else None
 
 
 def _channel_axis(op: Op, rank: int) -> int:
@@ -300,7 +312,8 @@ def _memory_bound(op: Op, precision: str) -> Kernel:
   indices = _indices(op)
   if op.axes and indices:
     num_bytes += 2 * read[0]  # of the transposition
-  return Kernel(name, precision, (max(num_bytes, 1.0), indices))
+  sizes = (max(num_bytes, 1.0), indices, _serial_terms(op))
+  return Kernel(name, precision, sizes)
 
 
 def _indices(op: Op) -> float:
@@ -311,12 +324,15 @@ def _indices(op: Op) -> float:
   `TensorBroadcasting.h`). A reduction transposes its input first if it would
   have more than three dimensions
   (`tensorflow/core/kernels/reduction_ops_common.h`), and so divides as often.
+  Biases divide once for each element (`bias_op_gpu.cu.cc`).
   """
   if not op.inputs or not op.outputs:
     return 0.0
   result = shape(op.outputs[0])
   if op.type in _TILES:
     return float(math.prod(result) * len(result))
+  if op.type in ("BiasAdd", "BiasAddGrad"):
+    return float(math.prod(shape(op.inputs[0])))
   if op.type in _BROADCASTING:
     inputs = [shape(spec) for spec in op.inputs]
     if max(map(len, inputs)) > len(result):  # of unknown rank
@@ -330,6 +346,22 @@ def _indices(op: Op) -> float:
     runs = _num_runs(source, [i in op.axes for i in range(len(source))])
     return float(math.prod(source) * runs) if runs > 3 else 0.0
   return 0.0
+
+
+def _serial_terms(op: Op) -> float:
+  """Returns how many terms each thread of a reduction adds; 0 if many share it.
+
+  Of three dimensions, a thread sums the middle one for each element of the
+  result, if that is not far longer than the others
+  (`tensorflow/core/kernels/reduction_gpu_kernels.cu.h`).
+  """
+  source = [*enumerate(shape(op.inputs[0]))] if op.axes else []
+  runs = [*itertools.groupby(i in op.axes for i, size in source if size > 1)]
+  if len(runs) != 3 or runs[0][0]:
+    return 0.0
+  terms = math.prod(size for i, size in source if i in op.axes)
+  results = math.prod(size for i, size in source if i not in op.axes)
+  return float(terms) if terms < 16 * results else 0.0
 
 
 def _num_runs(sizes: Sequence[int], kinds: Sequence[Any]) -> int:

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.cost.kernels import convolution, gemm
-from tfplace.cost.kernels.ops import Kernel, stacked
+from tfplace.cost.kernels.ops import CONVOLUTIONS, Kernel, stacked
 from tfplace.cost.kernels.parameters import KernelParameters
 from tfplace.cost.kernels.rates import memory_us, rates
 from tfplace.hardware.gpu_hardware import GpuHardware
 
-_CONVOLUTIONS = ("convolution", "filter_gradient")
 # Instructions that compute an index, as floating-point operations of the peak.
 # By `Tile` of GroupNormalization on an H200 (benchmarks/results/gpu).
 _FLOPS_PER_INDEX = 64.0
+# A term of a serial sum, by `Sum` of the same step: the latency of a load.
+_TERM_US = 0.1
 
 
 def times_us(
@@ -48,12 +49,12 @@ def _of_class(
     if name == "batch_matmul" and not of_gpu.tensor:
       product = parameters.batch_matmul
     return gemm.times_us(sizes, of_gpu, product)
-  if name in _CONVOLUTIONS:
+  if name in CONVOLUTIONS:
     shapes = convolution.Shapes(*sizes)
-    is_gradient = np.full(sizes.shape[1], name == "filter_gradient")
     return convolution.times_us(
-      shapes, is_gradient, of_gpu, parameters.convolution, product
+      name, shapes, of_gpu, parameters.convolution, product
     )
-  num_bytes, indices = sizes
+  num_bytes, indices, terms = sizes
   index_us = _FLOPS_PER_INDEX * indices / gpu.peak_flops_per_us["fp32"]
-  return memory_us(num_bytes, of_gpu, parameters.memory[name]) + index_us
+  moved_us = memory_us(num_bytes, of_gpu, parameters.memory[name]) + index_us
+  return np.maximum(moved_us, _TERM_US * terms)
