@@ -742,13 +742,16 @@ class PublishedBlock(layers.Layer):
   """A transformer layer; with memory, one of Transformer-XL.
 
   That one is written as the program measured: attention with two biases, a
-  causal mask, a softmax over the second axis, dropout, and layer normalization
-  of elementwise kernels.
+  causal mask, a softmax over the second axis, and layer normalization of
+  elementwise kernels.
   """
 
-  def __init__(self, units: int, heads: int, memory: int, fused: bool) -> None:
+  def __init__(
+    self, units: int, heads: int, memory: int, fused: bool, dropout: float
+  ) -> None:
     super().__init__()
     self.units, self.heads, self.memory = units, heads, memory
+    self.dropout = dropout
     dense = layers.Dense
     self.query, self.key, self.value, self.out = (dense(units) for _ in "qkvo")
     self.position = dense(units, use_bias=False)
@@ -771,7 +774,9 @@ class PublishedBlock(layers.Layer):
     heard = self._dropped(self.out(tf.reshape(heard, x.shape)))
     x = self.norms[0](x + heard)
     # One elementwise kernel each way, as a fused GELU is.
-    inner = self._dropped(tf.nn.relu(self.inner(x)))
+    inner = tf.nn.relu(self.inner(x))
+    if self.memory:
+      inner = self._dropped(inner)
     return self.norms[1](x + self._dropped(self.outer(inner)))
 
   def _attend(self, x):
@@ -779,7 +784,7 @@ class PublishedBlock(layers.Layer):
     query, key, value = (self._split(layer(x)) for layer in layers)
     scores = tf.matmul(query, key, transpose_b=True)
     scale = (self.units // self.heads) ** -0.5
-    return tf.matmul(tf.nn.softmax(scores * scale), value)
+    return tf.matmul(self._dropped(tf.nn.softmax(scores * scale)), value)
 
   def _attend_memory(self, x):
     old = tf.zeros([x.shape[0], self.memory, self.units], x.dtype)
@@ -801,7 +806,7 @@ class PublishedBlock(layers.Layer):
     return tf.matmul(tf.transpose(weights, [2, 3, 0, 1]), value)
 
   def _dropped(self, x):
-    return tf.nn.dropout(x, 0.1) if self.memory else x
+    return tf.nn.dropout(x, self.dropout) if self.dropout else x
 
   def _split(self, x):
     shape = [x.shape[0], x.shape[1], self.heads, self.units // self.heads]
@@ -862,12 +867,13 @@ def transformer(
   predicted: int = 0,
   adaptive: bool = False,
   fused: bool = True,
+  dropout: float = 0.0,
 ) -> keras.Model:
   """Scores `predicted` words of a text; one class of it where that is 0."""
   words = keras.Input((length,), batch_size=batch, dtype="int32")
   x = layers.Embedding(vocabulary, units)(words)
   for _ in range(depth):
-    x = PublishedBlock(units, heads, memory, fused)(x)
+    x = PublishedBlock(units, heads, memory, fused, dropout)(x)
   if predicted:
     x = Scores(units, vocabulary, adaptive)(x[:, :predicted])
   else:
@@ -891,20 +897,58 @@ def image_model(build: Callable[..., keras.Model]) -> keras.Model:
   return model
 
 
+def published_resnet(is_newer: bool) -> keras.Model:
+  """ResNet-50 without biases.
+
+  Args:
+    is_newer: version 1.5, where the stride is that of the 3x3 convolution.
+  """
+
+  def normalized(x: Tensor, filters: int, size: int, stride: int = 1) -> Tensor:
+    options = {"padding": "same", "use_bias": False}
+    x = layers.Conv2D(filters, size, stride, **options)(x)
+    return FusedBatchNormalization()(x)
+
+  images = keras.Input((224, 224, 3))
+  x = layers.ReLU()(normalized(images, 64, 7, 2))
+  x = layers.MaxPooling2D(3, 2, "same")(x)
+  for filters, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
+    for i in range(count):
+      stride = 2 if filters > 64 and not i else 1
+      past = x if i else normalized(x, 4 * filters, 1, stride)
+      first, second = (1, stride) if is_newer else (stride, 1)
+      x = layers.ReLU()(normalized(x, filters, 1, first))
+      x = layers.ReLU()(normalized(x, filters, 3, second))
+      x = layers.ReLU()(normalized(x, 4 * filters, 1) + past)
+  x = layers.GlobalAveragePooling2D()(x)
+  model = keras.Model(images, layers.Dense(1000, "softmax")(x))
+  _compile(model)
+  return model
+
+
 def published_unet(batch: int) -> keras.Model:
-  """Convolutions of 32 to 512 filters on 512 x 512 pixels, down and up."""
+  """TinyUNet of NVIDIA DeepLearningExamples, on 512 x 512 pixels.
+
+  Pixels are repeated and convolved by 2x2 where others transpose convolutions.
+  """
   conv = functools.partial(layers.Conv2D, padding="same", activation="relu")
+
+  def up(x: Tensor, filters: int) -> Tensor:
+    return conv(filters, 2)(layers.UpSampling2D()(x))
+
   image = keras.Input((512, 512, 1), batch_size=batch)
   x, kept = conv(32, 3)(conv(32, 3)(image)), []
-  for filters in (64, 128, 256, 512):
+  for filters in (32, 64, 128, 256):
     kept.append(x)
     x = layers.MaxPooling2D()(x)
     x = conv(filters, 3)(conv(filters, 3)(x))
-  for skip in reversed(kept):
-    filters = skip.shape[-1]
-    x = layers.Conv2DTranspose(filters, 2, 2)(x)
-    x = layers.Concatenate()([skip, x])
-    x = conv(filters, 3)(conv(filters, 3)(x))
+  x = up(x, 128)
+  for filters in (128, 64, 32):
+    x = layers.Concatenate()([x, kept.pop()])
+    x = conv(filters // 2, 3)(conv(filters, 3)(x))
+    x = up(x, filters // 2)
+  x = layers.Concatenate()([x, kept.pop()])
+  x = conv(32, 3)(conv(32, 3)(x))
   out = layers.Conv2D(1, 1, activation="sigmoid", dtype="float32")(x)
   model = keras.Model(image, out)
   model.compile("sgd", "mse", jit_compile=False, auto_scale_loss=False)
@@ -933,17 +977,18 @@ def published_model(
   """
   images = {
     "inception_v3": keras.applications.InceptionV3,
-    "resnet50": keras.applications.ResNet50,
     "efficientnet_b0": keras.applications.EfficientNetB0,
   }
   if name in images:
     return image_model(images[name]), None
+  if name == "resnet50":  # TensorFlow's guide has version 1, without XLA.
+    return published_resnet(is_newer=not fused), None
   if name == "unet_industrial":
     return published_unet(batch), None
   if name == "transformer_xl_base":
     model = transformer(
       batch, 16, 512, 8, 192, _CUTOFFS[-1],
-      memory=192, predicted=192, adaptive=True, fused=fused,
+      memory=192, predicted=192, adaptive=True, fused=fused, dropout=0.1,
     )  # fmt: skip
     length = 192
   elif name == "gpt2_large_1024":
@@ -955,7 +1000,8 @@ def published_model(
     length = int(name.rsplit("_", 1)[1])
     predicted = {128: 20, 512: 80}[length] if "pretraining" in name else 0
     model = transformer(
-      batch, 24, 1024, 16, length, 30522, predicted=predicted, fused=fused
-    )
+      batch, 24, 1024, 16, length, 30522,
+      predicted=predicted, fused=fused, dropout=0.1 if predicted else 0.0,
+    )  # fmt: skip
   words = np.zeros((batch, length), "int32")
   return model, (words, np.zeros((batch, 1), "float32"))
