@@ -394,7 +394,9 @@ def package(fits: dict[str, Fit], limits: Limits) -> dict[str, Any]:
   """The content of the package's file."""
   memory = {n: fits[n].parameters for n in ("elementwise", "softmax")}
   memory["depthwise"] = MemoryParameters(DEPTHWISE_SHARE, 0.0)
+  cards = (kernel_data.HARDWARE[name].architecture for name in NAMES)
   fitted = parameters.KernelParameters(
+    tuple(sorted(set(cards))),
     limits,
     fits[TENSOR].parameters,
     fits["matmul"].parameters,

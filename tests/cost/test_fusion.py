@@ -35,7 +35,7 @@ def unit_of(ops, edges, outside=()):
   graph = build_graph("g", specs, edges)
   numbers = np.array([-1 if i in outside else 0 for i in range(len(ops))])
   inside = [i for i in range(len(ops)) if i not in outside]
-  return fusion._Inside(graph, numbers).unit(inside)
+  return fusion.Fusion(graph, numbers).unit(inside)
 
 
 def traffic(unit, ops):

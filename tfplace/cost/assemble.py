@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties
 
-from tfplace.cost import fusion, grappler, registry, sizes
+from tfplace.cost import grappler, registry, sizes, unit_costs
 from tfplace.extraction.structure import Skeleton, skeleton
 from tfplace.extraction.traced import TracedStep, collector_paused
 from tfplace.graph.cluster import Cluster
@@ -92,7 +92,7 @@ def op_graph(
   if not compile_units:
     return graph
   on_stage(f"units {count}")
-  return fusion.fuse(graph, forming.form(graph, step.tf_graph), step.gpus)
+  return unit_costs.fuse(graph, forming.form(graph, step.tf_graph), step.gpus)
 
 
 def _step(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.cost.kernels import parameters
 from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.graph.cluster import Device
 from tfplace.graph.evaluation import Evaluation, Result
@@ -33,9 +34,8 @@ _MEMORY, _PRODUCT, _CONVOLUTION, _UNIT, _GAP = range(5)
 _WIDTHS = (0.15, 0.12, 0.23, 0.25, 0.4)
 _LINKS = 0.25
 _CPU = 0.7  # a factor of two: nothing compares Grappler's estimates with CPUs
-# Compute capabilities whose kernels were fitted. On a GPU of another one,
-# products err by twice as much (docs/results.md).
-_FITTED = (6.0, 6.1, 7.0, 7.5, 8.0, 9.0, 10.0)
+# Errors on a GPU whose compute capability was not fitted, over those on others
+# (docs/results.md).
 _UNFITTED = np.array((1.0, 2.0, 1.0, 1.0, 1.0))
 
 
@@ -145,5 +145,6 @@ def _widths(device: Device) -> np.ndarray:
     return np.full(len(_WIDTHS), _CPU)
   # A device without a description counts as a V100.
   hardware = device.extra.get("hardware", GPUS["v100"].hardware)
-  is_fitted = float(hardware["environment"]["architecture"]) in _FITTED
+  capability = float(hardware["environment"]["architecture"])
+  is_fitted = capability in parameters.load().capabilities
   return np.array(_WIDTHS) * (1.0 if is_fitted else _UNFITTED)

@@ -20,7 +20,7 @@ CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 
 XLA = "xla"  # Value of "compile" in `OpGraph.extra`: the graph is of units.
-UNIT = "Unit"  # Type of a unit, see `cost.fusion`.
+UNIT = "Unit"  # Type of a unit, see `cost.unit_costs`.
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -115,7 +115,7 @@ class OpGraph:
 
   @functools.cached_property
   def members(self) -> Mapping[str, tuple[str, ...]]:
-    """Ops of the traced step by unit that XLA compiles; see `cost.fusion`."""
+    """Traced ops by unit that XLA compiles; see `cost.unit_costs`."""
     return {
       self.names[op]: tuple(extra["members"])
       for op, extra in self.op_extra.items()

@@ -24,6 +24,7 @@ class KernelParameters:
   """All that was fitted.
 
   Attributes:
+    capabilities: compute capabilities of the GPUs whose kernels were fitted.
     limits: sustained rates.
     tensor: products on tensor cores.
     matmul: products of two matrices without them.
@@ -32,6 +33,7 @@ class KernelParameters:
     memory: class of memory-bound kernels -> its parameters.
   """
 
+  capabilities: tuple[float, ...]
   limits: Limits
   tensor: GemmParameters
   matmul: GemmParameters

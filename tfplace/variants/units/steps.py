@@ -69,7 +69,7 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
 
   Args:
     traced: the step without units.
-    graph: its graph, see `cost.fusion`; any other is of the step's own ops.
+    graph: its graph, see `cost.unit_costs`; any other is of the step's own ops.
   """
   if not graph.members:
     return traced
