@@ -25,7 +25,7 @@ from tfplace.simulate import Simulator
 
 SAMPLES = 64
 _SEED = 0
-_INTERVAL = (10, 90)  # percentiles
+INTERVAL = (10, 90)  # percentiles
 # Strategies that a plan is compared with, the first of the results that exists.
 _RIVALS = {"data_parallel": "data parallelism", "single": "one device"}
 
@@ -61,7 +61,7 @@ def with_intervals(results: Sequence[Result]) -> list[Result]:
     return [*results]
   found = [*results]
   for i, samples in zip(shown, step_us.T, strict=True):
-    interval_us = np.percentile(samples, _INTERVAL).tolist()
+    interval_us = np.percentile(samples, INTERVAL).tolist()
     extra: dict[str, Any] = {"interval_us": interval_us}
     if i == 0 and len(shown) > 1 and (samples != step_us[:, 1]).any():
       share = float((samples < step_us[:, 1]).mean())

@@ -36,14 +36,11 @@ _PASSES: Mapping[str, float] = {
   "FusedBatchNormGrad": 5,  # reads image and gradient for sums, then again
   "FusedBatchNormGradV2": 5,
   "FusedBatchNormGradV3": 5,
-  "Gather": 2,
-  "GatherV2": 2,
   "ResourceApplyAdam": 7,
   "ResourceApplyGradientDescent": 3,
   "ResourceApplyKerasMomentum": 5,
   "ResourceApplyMomentum": 5,
   "ResourceApplyRMSProp": 7,
-  "ResourceGather": 2,
   "ResourceScatterAdd": 3,
   "ResourceScatterSub": 3,
   "ResourceScatterUpdate": 2,
@@ -52,14 +49,17 @@ _PASSES: Mapping[str, float] = {
   "SoftmaxCrossEntropyWithLogits": 9,
   "SparseSoftmaxCrossEntropyWithLogits": 6,
 }
-# Only what is written was read before.
-_OUTPUT_TWICE = frozenset(
-  {"Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice", "StridedSlice"}
-)
-_OUTPUT_ONCE = frozenset({
-  "Fill", "OnesLike", "RandomStandardNormal", "RandomUniform",
-  "StatelessRandomUniformV2", "ZerosLike",
-})  # fmt: skip
+# Op -> times that its outputs are read or written, whatever its inputs.
+_OUTPUTS: Mapping[str, float] = {
+  **dict.fromkeys(
+    ("Gather", "GatherV2", "GatherNd", "ResourceGather", "Slice",
+     "StridedSlice"), 2,
+  ),
+  **dict.fromkeys(
+    ("Fill", "OnesLike", "RandomStandardNormal", "RandomUniform",
+     "StatelessRandomUniformV2", "ZerosLike"), 1,
+  ),
+}  # fmt: skip
 _ROWS = frozenset({
   "LogSoftmax", "Softmax", "SoftmaxCrossEntropyWithLogits",
   "SparseSoftmaxCrossEntropyWithLogits",
@@ -303,12 +303,10 @@ def _memory_bound(op: Op, precision: str) -> Kernel:
   elif op.type.startswith("Depthwise"):
     name = "depthwise"
   num_bytes = sum(read) + sum(written)
-  if op.type in _OUTPUT_TWICE:
-    num_bytes = 2 * sum(written)
+  if op.type in _OUTPUTS:
+    num_bytes = _OUTPUTS[op.type] * sum(written)
   elif op.type in _PASSES:
     num_bytes = _PASSES[op.type] * max([*read, *written], default=0.0)
-  elif op.type in _OUTPUT_ONCE:
-    num_bytes = sum(written)
   indices = _indices(op)
   if op.axes and indices:
     num_bytes += 2 * read[0]  # of the transposition
