@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
+from tests.testing.slow import slow
+from tfplace.graph.cluster import Cluster
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.measure import evaluations
@@ -34,11 +36,7 @@ def four_chains():
 
 def chains_on(**costs):
   """Four chains on two devices, whose transfers take 0 to 100 us and more."""
-  devices = (Device("d0", "CPU"), Device("d1", "CPU"))
-  links = tuple(
-    Link(src, dst, 100.0, **costs) for src, dst in (("d0", "d1"), ("d1", "d0"))
-  )
-  return Problem(four_chains(), Cluster("two", devices, links))
+  return Problem(four_chains(), linked(("d0", "d1"), 100.0, **costs))
 
 
 @pytest.fixture
@@ -82,8 +80,8 @@ def steps(problem, rows):
   [
     Factors(),
     Factors(message=4.0, bytes=2.0),
-    Factors(message=0.5, bytes=1.5, latency=8.0),
-    Factors(message=8.0, bytes=1.0, latency=8.0),
+    slow(Factors(message=0.5, bytes=1.5, latency=8.0)),
+    slow(Factors(message=8.0, bytes=1.0, latency=8.0)),
     Factors(latency=32.0),
   ],
   ids=str,

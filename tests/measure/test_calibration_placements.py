@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
+from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.measure.calibrate import placements
@@ -25,10 +26,8 @@ def chains(*kinds):
     for chain in range(WIDTH)
   ]
   edges = [(i, 0, i + WIDTH) for i in range(WIDTH * (DEPTH - 1))]
-  devices = tuple(Device(f"{k}{i}", k) for i, k in enumerate(kinds))
-  links = [Link(a.name, b.name, 1.0) for a in devices for b in devices]
-  links = tuple(link for link in links if link.src != link.dst)
-  return Problem(build_graph("g", ops, edges), Cluster("c", devices, links))
+  devices = [Device(f"{k}{i}", k) for i, k in enumerate(kinds)]
+  return Problem(build_graph("g", ops, edges), linked(devices, 1.0))
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.testing import placed_models as at
+from tests.testing.clusters import linked
 from tfplace import cost
-from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.measure import MeasurementHarness, WorkerCluster
@@ -19,10 +19,7 @@ def traced():
 
 def measured(traced, workers, compile_units, **options):
   """Evaluation of layers by turns on two workers, and names of what ran."""
-  names = workers.device_names
-  links = [Link(a, b, 1e3) for a in names for b in names if a != b]
-  devices = tuple(Device(name, "CPU") for name in names)
-  cluster = Cluster("two", devices, tuple(links))
+  cluster = linked(workers.device_names, 1e3)
   graph = cost.op_graph(traced, cluster, compile_units=compile_units)
   problem = Problem(graph, cluster)
   layer = np.maximum(problem.graph.layer, 0)

@@ -1,13 +1,12 @@
 """Devices of one process; logical CPUs stand in for GPUs."""
 
-import itertools
-
 import pytest
 
+from tests.testing.harnesses import harness_of
 from tests.testing.small_steps import Step
 from tfplace.errors import MeasurementError
 from tfplace.extraction import feed_values, run_steps
-from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.cluster import Device
 from tfplace.graph.problem import Problem
 from tfplace.measure import (
   LocalDevices,
@@ -147,11 +146,7 @@ def test_timed_steps_run_optimized_and_traced_ones_as_placed(trained: Step):
       return super().run(request, timeout_s)
 
   with Seen(logical_cpus=2) as local:
-    names = local.device_names
-    devices = tuple(Device(name, "CPU") for name in names)
-    links = tuple(Link(a, b, 1e3) for a, b in itertools.permutations(names, 2))
-    problem = Problem(trained.graph, Cluster("two", devices, links))
-    harness = MeasurementHarness(problem, trained.traced, local, steps=3)
+    harness = harness_of(local, trained, steps=3)
     (evaluation,) = harness.evaluate(trained.on({"y": 1}))
   assert seen[0].optimized
   # Grappler has other names, but the trace has all ops, and losses are equal.

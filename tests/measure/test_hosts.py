@@ -139,27 +139,6 @@ def test_killed_worker_is_named_and_its_successor_measured_on(
   assert served[1].server_pid() != server
 
 
-@SLOW
-def test_stopped_worker_is_named_and_used_when_it_goes_on(
-  served, hosts, trained
-):
-  harness = harness_of(hosts, trained, steps=10**7, timeout_s=3)
-  server = served[1].server_pid()
-  try:
-    in_steps(hosts, trained, lambda: os.kill(server, signal.SIGSTOP))
-    began = time.monotonic()
-    failed = harness.evaluate(trained.on({"y": 1}))[0]
-    # 3 s for the step and 5 for the probe; the steps would take hours.
-    assert time.monotonic() - began < 600
-    assert failed.extra["error_kind"] == "hung"
-    named = f"worker 'b' at {served[1].address} takes connections but"
-    assert failed.extra["error"].startswith(named)
-  finally:
-    os.kill(server, signal.SIGCONT)
-  again = harness_of(hosts, trained, steps=2)
-  assert again.evaluate(trained.on({"y": 1}))[0].feasible
-
-
 @contextlib.contextmanager
 def server_of_job(job):
   """A TensorFlow server in this process, on loopback; its address."""

@@ -4,14 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.graph.cluster import Cluster, Device, Link
+from tests.testing.clusters import linked
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.simulate import control_edges
-
-DEVICES = (Device("d0", "CPU"), Device("d1", "CPU"))
-LINKS = (Link("d0", "d1", 100.0), Link("d1", "d0", 100.0))
 
 
 def placed(kinds, edges, devices):
@@ -21,7 +18,7 @@ def placed(kinds, edges, devices):
     for i, kind in enumerate(kinds)
   ]
   graph = build_graph("g", ops, edges)
-  problem = Problem(graph, Cluster("two", DEVICES, LINKS))
+  problem = Problem(graph, linked(("d0", "d1"), 100.0))
   return Placement(problem, np.array(devices, np.int32))
 
 

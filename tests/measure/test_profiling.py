@@ -1,15 +1,14 @@
 """Measured costs put in the place of estimates."""
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.testing.clusters import linked
 from tests.testing.small_steps import Step, as_graph
 from tfplace.cost.measured_costs import noise_of
 from tfplace.extraction.traced import TracedStep
-from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.measure import ChildError, Profile, WorkerCluster, profile
@@ -82,9 +81,7 @@ def four_ops():
     for name in "bcd":
       x = tf.abs(x, name=name)
   traced = TracedStep("t", graph.as_graph_def(), {}, (x.name,), (), {}, False)
-  devices = (Device("d0", "CPU"), Device("d1", "CPU"))
-  links = (Link("d0", "d1", 1.0), Link("d1", "d0", 1.0))
-  return Problem(as_graph(traced), Cluster("two", devices, links)), traced
+  return Problem(as_graph(traced), linked(("d0", "d1"), 1.0)), traced
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -126,9 +123,7 @@ def beside_a_cpu(kinds):
   ]
   graph = build_graph("g", ops, [(0, 0, 1), (1, 0, 2), (2, 0, 3), (2, 0, 4)])
   devices = [Device(f"/device:{kind}:0", kind) for kind in kinds]
-  ways = itertools.permutations(devices, 2)
-  links = tuple(Link(a.name, b.name, 1e3) for a, b in ways)
-  return Problem(graph, Cluster("mixed", tuple(devices), links))
+  return Problem(graph, linked(devices, 1e3))
 
 
 def ran_with(problem, times_us, rows, untimed=()):

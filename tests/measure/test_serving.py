@@ -10,7 +10,7 @@ import grpc
 import psutil
 import pytest
 
-from tests.testing.served_workers import Served, await_true, children, serving
+from tests.testing.served_workers import await_true, serving
 from tests.testing.slow import SLOW
 from tfplace.bin import worker
 
@@ -50,28 +50,6 @@ def test_it_serves_on_loopback_and_is_gone_after_a_signal():
     assert loopback.end(signal.SIGINT) == (0, "", "")
     assert not any(is_alive(pid) for pid in pids)
     assert not reaches("127.0.0.2", other.port)
-
-
-@SLOW
-def test_a_signal_while_it_starts_ends_it_too():
-  starting = Served("127.0.0.1:0")
-  try:
-    pid = starting.process.pid
-    assert await_true(lambda: children(pid))
-    (server,) = children(pid)
-    assert starting.end() == (0, "", "")
-    assert not is_alive(server)
-  finally:
-    starting.process.kill()
-
-
-@SLOW
-def test_its_server_does_not_outlive_it():
-  starting = Served("127.0.0.1:0")
-  assert await_true(lambda: children(starting.process.pid))
-  (server,) = children(starting.process.pid)
-  starting.end(signal.SIGKILL)
-  assert await_true(lambda: not is_alive(server), 10)
 
 
 def test_a_taken_port_is_one_line(capsys):

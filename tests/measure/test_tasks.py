@@ -1,8 +1,6 @@
 """Tasks of one cluster that start the same command, and their ends."""
 
 import json
-import os
-import signal
 import socket
 import threading
 
@@ -10,16 +8,17 @@ import pytest
 import tensorflow as tf
 
 from tests.testing import task_commands
-from tests.testing.served_workers import Served, await_true
+from tests.testing.clusters import linked
+from tests.testing.served_workers import Served
 from tests.testing.slow import SLOW
 from tfplace import cost
 from tfplace.bin import worker
 from tfplace.errors import MeasurementError
 from tfplace.extraction import trace_graph_def
-from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.cluster import Device
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.measure.remote import resolvers, tasks, workers
+from tfplace.measure.remote import tasks, workers
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +32,7 @@ def arguments(tmp_path_factory):
   model = folder / "step.pb"
   model.write_bytes(graph.as_graph_def().SerializeToString())
   names = [f"/job:worker/replica:0/task:{t}/device:CPU:0" for t in (0, 1)]
-  devices = tuple(Device(name, "CPU", memory_bytes=2**30) for name in names)
-  links = tuple(
-    Link(a, b, latency_us=1.0, bandwidth_bytes_per_us=1e3)
-    for a, b in (names, names[::-1])
-  )
-  cluster = Cluster("lab", devices, links)
+  cluster = linked([Device(n, "CPU", 2.0**30) for n in names], 1e3, 1.0)
   problem = Problem(
     cost.op_graph(trace_graph_def(str(model)), cluster), cluster
   )
@@ -76,27 +70,6 @@ def test_two_tasks_of_tf_config_measure_once(arguments, tmp_path):
     check_measured_once(processes, output)
 
 
-@SLOW
-def test_task_without_a_worker_measures_on_served_ones(arguments, tmp_path):
-  port = task_commands.free_ports(2)
-  addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
-  served = [
-    task_commands.tf_config(addresses, {"type": "worker", "index": i})
-    for i in (0, 1)
-  ]
-  flag = "--cluster=tf_config"
-  with task_commands.started("worker", [flag], served) as processes:
-    for process, address in zip(processes, addresses, strict=True):
-      line = process.stdout.readline()
-      assert line == f"tfplace-worker: serving on {address}\n"
-    alone = [task_commands.tf_config(addresses, None)]
-    with task_commands.started("measure", [*arguments, flag], alone) as (last,):
-      ((code, out, errors),) = task_commands.ends([last])
-    assert code == 0, errors
-    assert "measured step time: " in out
-    assert [process.poll() for process in processes] == [None, None]
-
-
 def hosts_of(*ports):
   found = [workers.Worker(f"127.0.0.1:{p}", f"127.0.0.1:{p}") for p in ports]
   return workers.Hosts("lab", tuple(found))
@@ -124,37 +97,6 @@ def test_missing_first_task_is_not_awaited_for_ever(monkeypatch):
     (first,) = hosts_of(bound.getsockname()[1]).workers
     with pytest.raises(MeasurementError, match="no sign of the first task"):
       tasks.await_end(first)
-
-
-@SLOW
-def test_dead_worker_of_a_task_is_restarted():
-  port = task_commands.free_ports(1)
-  causes = []
-  task = resolvers.Task(hosts_of(port), 0)
-  before = set(serving_children())  # Other tests have started these.
-  with tasks.taking_part(task, causes.append) as is_first:
-    assert is_first
-    (pid,) = set(serving_children()) - before
-    os.kill(pid, signal.SIGKILL)
-    assert await_true(lambda: causes)
-    assert await_true(lambda: not workers.check(task.hosts.workers))
-  assert len(causes) == 1
-  assert causes[0].startswith("was killed by SIGKILL")
-  assert workers.check(task.hosts.workers) != []
-
-
-def serving_children():
-  """Returns the processes that this one has started to serve."""
-  found = []
-  for task in os.listdir("/proc/self/task"):
-    with open(f"/proc/self/task/{task}/children") as children:
-      found += map(int, children.read().split())
-  return [pid for pid in found if "session.worker" in command_line(pid)]
-
-
-def command_line(pid):
-  with open(f"/proc/{pid}/cmdline") as file:
-    return file.read()
 
 
 def test_worker_refuses_bind_beside_a_cluster(capsys):
