@@ -3,9 +3,10 @@
 For each model, from the same weights, batch and devices: the user's own step
 on one device, with and without XLA; `tf.distribute` (`MirroredStrategy` on
 GPUs, `MultiWorkerMirroredStrategy` on workers); and placements of tfplace: one
-device, the best by hand, and `auto` whole and in microbatches, found by
-alternating search and measurement as `tfplace-place --measure` does. Losses
-before the first update and after the last show that all compute the same.
+device, the best by hand, and `auto` whole, in units that XLA compiles, and in
+microbatches, found by alternating search and measurement as `tfplace-place
+--measure` does. Losses before the first update and after the last show that all
+compute the same.
 
   python -m benchmarks.run_measured --devices=workers:2
   python -m benchmarks.run_measured --devices=gpus --out=gpus.json
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
   from benchmarks.models import Trained
   from tfplace import measure
   from tfplace.extraction.traced import TracedStep
+  from tfplace.plan.search import Outcome
 
 ON_GPUS = (
   "gpt_medium",
@@ -49,6 +51,7 @@ ON_GPUS = (
 )
 _RULES = ("expert", "metis", "heft", "data_parallel", "pipeline", "hybrid")
 _PLACED_ALONE, _BY_HAND, _AUTO = "placed on one device", "by hand", "auto"
+_AUTO_XLA = "auto with XLA"
 _RECOMPUTED = "recomputed in less memory"
 _LESS_MEMORY = 0.75  # of the peak of the step on one device
 _WARMUP = 2
@@ -152,6 +155,7 @@ class Run:
         placed, by_type = self._placed(live, data, count)
         rows |= placed
         types = types or by_type
+      rows |= {_AUTO_XLA: self._compiled(live, data)}
       times: dict[str, list[float]] = {label: [] for label in rows}
       for _ in range(self.values.rounds):
         for label, row in rows.items():
@@ -227,13 +231,17 @@ class Run:
     return trace_keras(model, sample=sample(data), microbatches=microbatches)
 
   def _profiled(
-    self, live: "measure.OpenCluster", traced: "TracedStep"
+    self,
+    live: "measure.OpenCluster",
+    traced: "TracedStep",
+    compile_units: bool = False,
   ) -> tuple[Problem, Problem]:
     """The problem by estimated and by measured costs."""
     from tfplace import cost
     from tfplace.plan.live_step import LiveStep
 
-    estimated = Problem(cost.op_graph(traced, live.cluster), live.cluster)
+    graph = cost.op_graph(traced, live.cluster, compile_units=compile_units)
+    estimated = Problem(graph, live.cluster)
     step = LiveStep(live, traced, measure_s=self.values.measure_s)
     return estimated, step.profiled(estimated)
 
@@ -244,18 +252,12 @@ class Run:
 
     Also returns predicted and measured times by op type.
     """
-    from tfplace.plan import PlanConfig
-    from tfplace.plan.live_step import LiveStep
-    from tfplace.plan.measured import search_measured
-
     allowed = self.trained.has_batch_statistics
     traced = self._traced(
       data, VariantConfig(count, allow_batch_statistics=allowed)
     )
     estimated, problem = self._profiled(live, traced)
-    step = LiveStep(live, traced, measure_s=self.values.measure_s)
-    config = PlanConfig("auto", self.values.budget_s, self.seed, gap=0.0)
-    plan = search_measured(problem, config, step)
+    plan = self._searched(live, traced, problem)
     label = _AUTO if count == 1 else f"{_AUTO} in {count}"
     chosen = {label: plan.best.placement}
     by_hand = self._by_hand(plan.problem)
@@ -266,6 +268,27 @@ class Run:
     rows = {label: _row(traced, found) for label, found in chosen.items()}
     kind = live.cluster.devices[0].kind
     return rows, by_type(estimated.graph, problem.graph, kind)
+
+  def _compiled(
+    self, live: "measure.OpenCluster", data: dict[str, np.ndarray]
+  ) -> Row:
+    """The best placement of the step in units that XLA compiles."""
+    traced = self._traced(data, VariantConfig())
+    _, problem = self._profiled(live, traced, compile_units=True)
+    plan = self._searched(live, traced, problem)
+    return _row(traced, plan.best.placement)
+
+  def _searched(
+    self, live: "measure.OpenCluster", traced: "TracedStep", problem: Problem
+  ) -> "Outcome":
+    """The plan that search and measurement find."""
+    from tfplace.plan import PlanConfig
+    from tfplace.plan.live_step import LiveStep
+    from tfplace.plan.measured import search_measured
+
+    step = LiveStep(live, traced, measure_s=self.values.measure_s)
+    config = PlanConfig("auto", self.values.budget_s, self.seed, gap=0.0)
+    return search_measured(problem, config, step)
 
   def _by_hand(self, problem: Problem) -> Placement | None:
     """The best rule by the fitted costs."""
@@ -350,14 +373,14 @@ def _summary(times: list[float], losses: list[float]) -> dict[str, Any]:
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
   """Returns measured (predicted) milliseconds of each model's steps."""
-  heads = ("model", *user_step.WAYS, _BY_HAND, _AUTO, "microbatched")
-  heads = (*heads, _RECOMPUTED, "error")
+  heads = ("model", *user_step.WAYS, _BY_HAND, _AUTO, _AUTO_XLA)
+  heads = (*heads, "microbatched", _RECOMPUTED, "error")
   lines = []
   for name, row in found["rows"].items():
     steps = {k: s for k, s in row["steps"].items() if "error" not in s}
     hand = _fastest(steps, lambda label: label.startswith(_BY_HAND))
     split = _fastest(steps, lambda label: label.startswith(f"{_AUTO} in "))
-    labels = [*user_step.WAYS, hand, _AUTO, split, _RECOMPUTED]
+    labels = [*user_step.WAYS, hand, _AUTO, _AUTO_XLA, split, _RECOMPUTED]
     errors = [
       abs(step["predicted_us"] / step["measured_us"] - 1)
       for step in steps.values()
