@@ -185,9 +185,9 @@ def test_inside_a_host_all_is_as_in_the_preset_of_one(one):
 
 
 @pytest.mark.parametrize(
-  # Typed a second time: B/us of an adapter, or of its PCIe slot, where that is
-  # less, or as measured between two GPUs of such hosts (H100); microseconds; and
-  # adapters of a host.
+  # Typed a second time: B/us of an adapter, or of its PCIe slot where that is
+  # less, or as measured between two GPUs of such hosts (H100); microseconds;
+  # and adapters of a host.
   "name, bytes_per_us, latency_us, adapters",
   [
     ("2*k80x2", 32 * 125, 46, 1),
