@@ -38,7 +38,7 @@ def start(tiny, name, *more):
     tiny,
     f"--checkpoint_dir={tiny / name}",
     f"--export_dir={tiny / name}_policy",
-    "--strategy=gdp",
+    "--strategy=rnn",
     "--iterations=8",
     "--imitation_steps=3",
     "--samples=4",
@@ -81,9 +81,8 @@ def whole(tmp_path_factory):
 @SLOW
 @train_commands.needs_extra_train
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("dask", [[], ["--dask=local"]])
-def test_a_killed_run_resumes_to_an_equal_end(tiny, whole, dask):
-  killed = start(tiny, "killed", *dask)
+def test_a_killed_run_resumes_to_an_equal_end(tiny, whole):
+  killed = start(tiny, "killed", "--dask=local")
   while newest_checkpoint(tiny / "killed") < 4 and killed.poll() is None:
     time.sleep(0.02)
   children = psutil.Process(killed.pid).children(recursive=True)
@@ -91,7 +90,6 @@ def test_a_killed_run_resumes_to_an_equal_end(tiny, whole, dask):
   killed.communicate()
   assert killed.returncode == -signal.SIGKILL  # it was not done yet
   assert not os.path.exists(tiny / "killed_policy")
-  assert bool(children) == bool(dask)
   assert not psutil.wait_procs(children, timeout=30)[1]  # Workers end, too.
   out = finish(start(tiny, "killed"))  # Dask or not makes no other run.
   assert "continuing after step" in out
@@ -110,37 +108,25 @@ def test_a_killed_run_resumes_to_an_equal_end(tiny, whole, dask):
 
 @train_commands.needs_extra_train
 def test_scalars_of_a_run_are_read_by_tensorboard(whole):
-  check_scalars(scalars_of(whole / "whole" / "logs"), whole)
-
-
-@SLOW
-@train_commands.needs_extra_train
-@pytest.mark.timeout(600)
-def test_minutes_end_a_run_that_can_go_on(tiny):
-  command = train_commands.train_command(
-    tiny,
-    f"--checkpoint_dir={tiny / 'c'}",
-    f"--export_dir={tiny / 'policy'}",
-    "--init_from=shipped",
-    "--minutes=0.5",
+  """3 steps of imitation, then 8 of training; the best was exported."""
+  scalars = scalars_of(whole / "whole" / "logs")
+  (task,) = {tag.rsplit("/", 1)[0] for tag in scalars}
+  assert re.fullmatch(r"tiny on \w+, \d+ decisions", task)
+  assert scalars[f"{task}/imitation_loss"][0] == list(range(3))
+  for name in ("reward", "entropy", "policy_loss"):
+    steps, values = scalars[f"{task}/{name}"]
+    assert steps == list(range(3, 11))
+    assert np.isfinite(values).all()
+  _, best = scalars[f"{task}/best_step_time_us"]
+  assert best == sorted(best, reverse=True)
+  problem = Problem(
+    formats.load_graph(whole / "tiny.json"),
+    formats.load_cluster(whole / "cluster.json"),
   )
-  done = []
-  for _ in range(2):
-    began = time.monotonic()
-    run = subprocess.run(
-      command,
-      env=train_commands.environment(),
-      capture_output=True,
-      text=True,
-      check=True,
-    )
-    assert time.monotonic() - began >= 30.0
-    done.append(newest_checkpoint(tiny / "c"))
-    info = json.loads((tiny / "policy" / "policy.json").read_text())
-    assert info["strategy"] == "ordered"  # the default, and that of `auto`
-    assert load_policy(tiny / "policy", "ordered").weights
-  assert "continuing after step" in run.stdout
-  assert 0 < done[0] < done[1]
+  (path,) = (whole / "whole_policy" / "placements").glob("*.json")
+  placement = formats.load_placement(path, problem)
+  (evaluation,) = Simulator(problem).evaluate([placement])
+  assert best[-1] == pytest.approx(evaluation.step_time_us, rel=1e-6)
 
 
 def scalars_of(folder):
@@ -160,27 +146,6 @@ def scalars_of(folder):
     )
     for tag, series in found.items()
   }
-
-
-def check_scalars(scalars, tiny):
-  """3 steps of imitation, then 8 of PPO; the best is what was exported."""
-  (task,) = {tag.rsplit("/", 1)[0] for tag in scalars}
-  assert re.fullmatch(r"tiny on \w+, \d+ decisions", task)
-  assert scalars[f"{task}/imitation_loss"][0] == list(range(3))
-  for name in ("reward", "entropy", "policy_loss"):
-    steps, values = scalars[f"{task}/{name}"]
-    assert steps == list(range(3, 11))
-    assert np.isfinite(values).all()
-  _, best = scalars[f"{task}/best_step_time_us"]
-  assert best == sorted(best, reverse=True)
-  problem = Problem(
-    formats.load_graph(tiny / "tiny.json"),
-    formats.load_cluster(tiny / "cluster.json"),
-  )
-  (path,) = (tiny / "whole_policy" / "placements").glob("*.json")
-  placement = formats.load_placement(path, problem)
-  (evaluation,) = Simulator(problem).evaluate([placement])
-  assert best[-1] == pytest.approx(evaluation.step_time_us, rel=1e-6)
 
 
 MEASURED = "--graphs= --models=nmt --reward=measure "

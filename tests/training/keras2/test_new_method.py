@@ -33,6 +33,8 @@ def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
     max_decisions=(8, None),
   )
   trainer = open_trainer([problem], config)
+  trainer.run(until=0.0)  # The time is over.
+  assert trainer.done == 0
   trainer.run()
   assert open_trainer([problem], config).done == 2 * 3 + 1
   finish(trainer)
@@ -50,11 +52,8 @@ def test_a_new_method_is_trained_resumed_exported_and_places(tmp_path):
     registry.get_placer("toy").place(problem, Simulator(problem), Budget(9), 0)
 
 
-def test_what_is_not_set_is_the_strategys_own():
-  found = {s: TrainConfig(strategy=s) for s in ("ordered", "gdp", "rnn")}
-  assert [config.elite for config in found.values()] == [0.25, 1.0, 1.0]
-  assert [c.imitation_steps for c in found.values()] == [10, 100, 100]
-  assert [c.learning_rate for c in found.values()] == [1e-3, 1e-3, 1e-2]
+def test_settings_are_the_strategys_unless_given():
+  assert TrainConfig(strategy="ordered").elite < TrainConfig("gdp").elite == 1
   assert TrainConfig(imitation_steps=0, entropy=0.0).imitation_steps == 0
   for elite in (0.0, 1.5):
     with pytest.raises(TrainingError, match=str(elite)):

@@ -89,7 +89,7 @@ def test_advantages_are_standardized_per_step():
 
 
 @pytest.mark.parametrize("seed", TRAINING_SEEDS)
-@each
+@pytest.mark.parametrize("strategy", slow_but(("placeto",), NETWORKS))
 def test_samples_become_the_optimum(strategy, seed):
   task = chains_task()
   learner = learner_of(strategy, task, seed)
@@ -105,7 +105,7 @@ def test_samples_become_the_optimum(strategy, seed):
   assert step.sample_us <= 1.2 * 254.0  # half of the samples, too
 
 
-@each
+@pytest.mark.parametrize("strategy", slow_but(("rnn",), NETWORKS))
 def test_imitation_learns_the_target(strategy):
   task = chains_task()
   learner = learner_of(strategy, task)

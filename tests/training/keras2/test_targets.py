@@ -7,6 +7,7 @@ import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.sequence_tasks import chains_task, config_of
+from tests.testing.slow import slow
 from tfplace import Simulator
 from tfplace.learned.decisions import group_decisions
 from tfplace.training import targets
@@ -71,7 +72,7 @@ def test_a_resumed_run_keeps_its_demonstrations(tmp_path, monkeypatch):
     imitated(problem, 5, **kept)
 
 
-@pytest.mark.parametrize("imitation_steps, learns", [(1, True), (0, False)])
+@pytest.mark.parametrize("imitation_steps, learns", [(1, True), slow(0, False)])
 def test_a_policy_rehearses_the_best_placement(imitation_steps, learns):
   task = chains_task()  # The target: all on one GPU.
   config = config_of("rnn", samples=2, learning_rate=0.0, iterations=120)

@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import distributed
 import numpy as np
@@ -16,9 +14,8 @@ import pytest
 from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.sequence_tasks import config_of
-from tests.testing.slow import slow
+from tests.testing.slow import SLOW
 from tfplace import Simulator
-from tfplace.learned import sampling
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sampling import WorkerSimulator
 from tfplace.placers import dask_workers
@@ -95,46 +92,16 @@ def trained(simulator):
   return run.history, [v.numpy() for v in run.learner.policy.variables]
 
 
-def slowly(*args):
-  time.sleep(2.0)
-  return sampling.simulate_part(*args)
-
-
-class Killing:
-  """Workers of which some are killed while samples are under way."""
-
-  def __init__(self, opened, number):
-    self._opened = opened
-    self._pids = list(opened._client.run(os.getpid).values())[:number]
-    self.runs = 0
-
-  @property
-  def addresses(self):
-    return self._opened.addresses
-
-  def send(self, data):
-    return self._opened.send(data)
-
-  def run(self, function, calls, accept):
-    self.runs += 1
-    if self.runs == 3:
-      threading.Timer(0.01, self._kill).start()
-      function = slowly
-    return self._opened.run(function, calls, accept)
-
-  def _kill(self):
-    for pid in self._pids:
-      os.kill(pid, signal.SIGKILL)
-
-
+@SLOW
 @pytest.mark.usefixtures("eagerly")
-@pytest.mark.parametrize("number", [0, slow(1), slow(2)])
-def test_workers_that_are_killed_change_nothing(number):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_samples_of_workers_train_alike(is_killed):
   expected = trained(Simulator(PROBLEM))
   with started_workers() as opened:
-    killing = Killing(opened, number)
-    found = trained(WorkerSimulator(PROBLEM, killing))
-    left = len(opened.addresses)
+    if is_killed:
+      pid = next(iter(opened._client.run(os.getpid).values()))
+      os.kill(pid, signal.SIGKILL)
+    found = trained(WorkerSimulator(PROBLEM, opened))
+    assert len(opened.addresses) == 2 - is_killed
   assert found[0] == expected[0]
   assert_equal(found[1], expected[1])
-  assert killing.runs > 3 and left == 2 - number
