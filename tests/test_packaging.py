@@ -10,6 +10,7 @@ from importlib import metadata
 import pytest
 
 import tfplace
+from tests.testing.slow import SLOW
 
 ROOT = pathlib.Path(__file__).parents[1]
 DATA = {
@@ -71,6 +72,7 @@ def test_wheel_is_the_package_and_nothing_else(built):
   assert tops == {"tfplace", f"tfplace-{tfplace.__version__}.dist-info"}
 
 
+@SLOW  # It compiles the kernels anew.
 def test_a_graph_is_placed_by_the_wheel_without_the_checkout(built, tmp_path):
   (wheel,) = built.glob("*.whl")
   zipfile.ZipFile(wheel).extractall(tmp_path / "installed")

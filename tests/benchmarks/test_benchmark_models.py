@@ -2,8 +2,6 @@
 
 import math
 
-import keras
-import numpy as np
 import pytest
 
 from benchmarks import models, run_measured, run_users_models
@@ -20,25 +18,6 @@ def test_a_batch_fits_its_model(name):
   assert model.loss(y, model(x)) > 0
   again = run_measured.batch(trained, seed=0)
   assert all((again[key] == data[key]).all() for key in data)
-
-
-def test_a_single_expert_is_a_feed_forward_layer():
-  tokens = keras.Input((12, 64))
-  routed = models._experts(tokens, 64, "a_", count=1)
-  model = keras.Model(tokens, routed)
-  x = np.random.default_rng(0).normal(size=(2, 12, 64)).astype("float32")
-  up, down = (model.get_layer(f"a_expert0_{n}") for n in ("up", "down"))
-  np.testing.assert_allclose(model(x), down(up(x)), rtol=1e-5, atol=1e-5)
-
-
-def test_an_expert_drops_tokens_beyond_its_share():
-  # Four experts of 2 tokens each (8 * 5 // (4 * 4)); all eight tokens are
-  # alike, so that one expert gets all of them, and takes the first two.
-  tokens = keras.Input((8, 64))
-  model = keras.Model(tokens, models._experts(tokens, 64, "b_", count=4))
-  found = np.abs(model(np.ones((1, 8, 64), "float32"))).sum(axis=-1)
-  assert (found[0, :2] > 0).all()
-  assert (found[0, 2:] == 0).all()
 
 
 def test_measured_steps_are_shown_beside_predicted_ones():

@@ -80,15 +80,6 @@ def test_all_but_the_last_microbatch_are_recomputed():
   assert run_plans.predicted_s(both) == pytest.approx(106 / 1e6 / 2)
 
 
-def test_messages_between_stages_keep_both_ends_busy():
-  cluster, grid = run_plans._deepspeed("2*t4x2", 2, 2, adapters=2)
-  np.testing.assert_array_equal(grid, [[0, 3], [1, 4]])
-  assert cluster.send_us_per_byte[0, 3] == cluster.recv_us_per_byte[0, 3]
-  assert cluster.send_us_per_byte[0, 3] == 1 / (2 * 50 * 125)
-  assert (cluster.send_us[0, 3], cluster.latency_us[0, 3]) == (46.0, 0.0)
-  assert (cluster.send_us[0, 1], cluster.bandwidth[0, 1]) == (0.0, 12000.0)
-
-
 def test_regret_is_the_time_of_the_choice_over_the_fastest():
   rows = [
     {"rivals": "a", "measured_s": 2.0, "predicted_s": 1.0},

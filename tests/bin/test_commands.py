@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.testing.clusters import linked
 from tests.testing.command_output import last_json
 from tfplace import formats
 from tfplace.bin import explain, extract, measure, place, simulate
@@ -15,7 +16,6 @@ from tfplace.bounds import lower_bound
 from tfplace.graph import (
   Cluster,
   Device,
-  Link,
   OpSpec,
   Placement,
   Problem,
@@ -60,10 +60,9 @@ def graph_file(tmp_path):
 
 @pytest.fixture
 def cluster_file(tmp_path):
-  devices = (Device("g0", "GPU", 1e4), Device("g1", "GPU", 1e4))
-  links = (Link("g0", "g1", 100.0), Link("g1", "g0", 100.0))
   path = tmp_path / "pair.json"
-  formats.save_cluster(Cluster("pair", devices, links), path)
+  devices = [Device(name, "GPU", 1e4) for name in ("g0", "g1")]
+  formats.save_cluster(linked(devices, 100.0), path)
   return str(path)
 
 
@@ -118,39 +117,6 @@ def test_extract_place_simulate_agree(keras_file, tmp_path, capsys):
   ]
   assert simulate.run(given) == 0
   assert formats.load_evaluation(out).step_time_us == placed["step_time_us"]
-
-
-def test_auto_splits_a_diamond(graph_file, cluster_file, capsys):
-  # Best: a and b on one device, c and d on the other: a ends at 1, its 100
-  # bytes arrive at 2, c ends at 12; b ends at 11, its output arrives at 12, d
-  # ends at 13. On one device: 22.
-  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}", "--json"]
-  assert place.run([*arguments, "--budget_s=2"]) == 0
-  assert last_json(capsys)["step_time_us"] == 13
-
-
-@pytest.mark.parametrize("strategy", ["blocks", "auto"])
-def test_a_strategy_that_is_named_is_taken_whatever_it_costs(
-  strategy, graph_file, tmp_path, capsys
-):
-  # 100 bytes take 100 us, and a step on one device 22.
-  devices = (Device("g0", "GPU", 1e4), Device("g1", "GPU", 1e4))
-  links = (Link("g0", "g1", 1.0), Link("g1", "g0", 1.0))
-  cluster, plan = str(tmp_path / "slow.json"), str(tmp_path / "p.json")
-  formats.save_cluster(Cluster("slow", devices, links), cluster)
-  arguments = [f"--graph={graph_file}", f"--cluster={cluster}"]
-  arguments += [f"--strategy={strategy}", "--budget_s=2", f"--output={plan}"]
-  assert place.run(arguments) == 0
-  out = capsys.readouterr().out
-  used = set(formats.load_assignments(plan).values())
-  if strategy == "auto":
-    assert "on g0: no placement found is faster" in out
-    assert len(used) == 1
-  else:
-    # a, b | c, d: c and b's output wait for a transfer of 100 us; a ends at 1,
-    # its output arrives at 101, c ends at 111; b's arrives at 201, d at 202.
-    assert "9.18 times as long as on one device (22 us)" in out
-    assert used == {"g0", "g1"}
 
 
 def test_bounds_are_simple_or_proven(
@@ -211,27 +177,6 @@ def test_microbatches_are_extracted_placed_and_explained(
     assert last_json(capsys)["split"]["microbatches"] == 3
   assert explain.run([*source[:2], *on, "--microbatches=2"]) == 1
   assert "is of 3 microbatches with 1 in flight" in capsys.readouterr().err
-
-
-def test_sizes_of_microbatches_are_known_by_the_placement(
-  keras_file, tmp_path, capsys
-):
-  plan = str(tmp_path / "p.json")
-  source = [f"--keras_model={keras_file}", "--batch_size=7", "--json"]
-  source.append("--cluster=v100x1+p100x1")
-  written = ["--strategy=data_parallel", f"--output={plan}"]
-  assert place.run([*source, "--microbatches=4,2,1", *written]) == 0
-  placed = last_json(capsys)
-  assert placed["microbatch_sizes"] == [4, 2, 1]
-  assert placed["microbatches"] == 3
-  source.append(f"--placement={plan}")
-  assert explain.run(source) == 0
-  assert last_json(capsys)["step_time_us"] == placed["step_time_us"]
-  assert explain.run([*source, "--microbatches=4,2,1"]) == 0
-  capsys.readouterr()
-  assert explain.run([*source, "--microbatches=3"]) == 1
-  told = "is of 3 microbatches of 4, 2 and 1 examples with 3 in flight"
-  assert told in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -419,23 +364,6 @@ def test_bad_flags_get_one_line_and_exit_1(
   assert len(error) < 2100 and "Error" not in error
   assert words in error
   assert sorted(os.listdir(tmp_path)) == before
-
-
-def test_a_start_in_no_known_order_is_named(
-  graph_file, cluster_file, capsys, tmp_path
-):
-  start = {
-    "format": "tfplace.placement.v1",
-    "graph": "diamond",
-    "order": "zz",
-    "assignments": dict.fromkeys("abcd", "g0"),
-  }
-  path = tmp_path / "p.json"
-  path.write_text(json.dumps(start))
-  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
-  assert place.run([*arguments, f"--init_placement={path}"]) == 1
-  (line,) = capsys.readouterr().err.splitlines()
-  assert f"{path}: order: 'zz' is not one of arrival, rank" in line
 
 
 @pytest.mark.parametrize("flag", ["timeline", "report"])

@@ -35,19 +35,3 @@ def test_auto_says_the_order_and_why(stages, tmp_path, capsys):
   assert (simulated["step_time_us"], simulated["order"]) == (11, "rank")
   assert explain.run([*stages, f"--placement={plan}", "--json"]) == 0
   assert last_json(capsys)["step_time_us"] == 11
-
-
-def test_by_arrival_or_whole_no_order_is_written(stages, tmp_path, capsys):
-  plan = tmp_path / "p.json"
-  flags = [*stages, "--strategy=m_topo", "--json", f"--output={plan}"]
-  assert place.run([*flags, "--order=arrival"]) == 0
-  assert last_json(capsys)["step_time_us"] == 13
-  assert "order" not in json.loads(plan.read_text())
-  graph = json.loads((tmp_path / "g.json").read_text())
-  graph.pop("microbatches", None)
-  for op in graph["ops"]:
-    op.pop("microbatch", None)
-  (tmp_path / "g.json").write_text(json.dumps(graph))
-  assert place.run([*flags, "--order=auto"]) == 0
-  assert last_json(capsys)["step_time_us"] == 13
-  assert "order" not in json.loads(plan.read_text())

@@ -11,8 +11,9 @@ import time
 import pytest
 
 import tfplace
+from tests.testing.clusters import linked
 from tfplace import formats
-from tfplace.graph import Cluster, Device, Link, OpSpec, build_graph
+from tfplace.graph import Device, OpSpec, build_graph
 
 ROOT = pathlib.Path(tfplace.__file__).parent.parent
 ENDS_WITHIN_S = 200.0  # 2 s on an idle machine; what it does takes 600
@@ -65,11 +66,7 @@ def problem(tmp_path):
   inputs.mkdir()
   formats.save_graph(build_graph("net", ops, edges), inputs / "g.json")
   devices = [Device(f"g{i}", "GPU") for i in range(3)]
-  links = [
-    Link(a.name, b.name, 9.0) for a in devices for b in devices if a != b
-  ]
-  cluster = Cluster("three", tuple(devices), tuple(links))
-  formats.save_cluster(cluster, inputs / "c.json")
+  formats.save_cluster(linked(devices, 9.0), inputs / "c.json")
   (tmp_path / "out").mkdir()
   return tmp_path
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tfplace
-from tests.testing.slow import SLOW
+from tests.testing.slow import SLOW, SLOW_TESTS
 from tfplace.graph.budget import Budget
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.sampling import sample
@@ -39,7 +39,7 @@ def problems():
       tfplace.extract(model, cluster, sizes=sizes, microbatches=number),
       cluster,
     )
-    for model, sizes, number in MODELS
+    for model, sizes, number in MODELS[: None if SLOW_TESTS else 1]
   ]
 
 

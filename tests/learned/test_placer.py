@@ -1,10 +1,4 @@
-"""The shipped policy as a placer, in a process with the base install only."""
-
-import json
-import os
-import pathlib
-import subprocess
-import sys
+"""The shipped policy as a placer, and policies that are none."""
 
 import numpy as np
 import pytest
@@ -17,24 +11,6 @@ from tfplace.learned import gdp, policies
 from tfplace.learned.gdp import GdpPlacer
 from tfplace.placers import get_placer
 
-CODE = """
-import json, sys
-import keras
-import tfplace
-problem = tfplace.Problem(
-  tfplace.load_graph(sys.argv[1]), tfplace.load_cluster(sys.argv[2])
-)
-result = tfplace.place(problem, strategy="gdp", budget_s=20, seed=1)
-training = ("tf_keras", "tf_agents", "tensorflow_gnn", "tensorflow_probability")
-print(json.dumps({
-  "keras": keras.__version__,
-  "loaded": [name for name in training if name in sys.modules],
-  "devices": result.placement.devices.tolist(),
-  "step_time_us": result.evaluation.step_time_us,
-}))
-"""
-
-
 GDP = (
   '{"format": "tfplace.policy.v1", "strategy": "gdp", "features": %s,'
   ' "network": {}}'
@@ -44,29 +20,6 @@ GDP = (
 def place(problem, seed=0, max_evaluations=None):
   budget = Budget(60.0, max_evaluations)
   return GdpPlacer().place(problem, Simulator(problem), budget, seed)
-
-
-def test_runs_with_keras_3_and_without_the_training_packages(tmp_path):
-  graph, cluster = random_graph(40, seed=6), gpus(3, cpu=True)
-  tfplace.save_graph(graph, tmp_path / "g.json")
-  tfplace.save_cluster(cluster, tmp_path / "c.json")
-  root = pathlib.Path(tfplace.__file__).parent.parent
-  clean = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
-  done = subprocess.run(
-    [sys.executable, "-c", CODE, tmp_path / "g.json", tmp_path / "c.json"],
-    env={**clean, "PYTHONPATH": str(root)},
-    capture_output=True,
-    text=True,
-    check=False,
-  )
-  assert done.returncode == 0, done.stderr[-3000:]
-  found = json.loads(done.stdout.splitlines()[-1])
-  assert found["keras"].startswith("3.")
-  assert found["loaded"] == []
-  # The same seed gives the same placement here.
-  here = place(problem_of(graph, cluster), seed=1)
-  assert here.placement.devices.tolist() == found["devices"]
-  assert here.evaluation.step_time_us == found["step_time_us"]
 
 
 def test_memory_that_only_a_split_fits_in_is_respected():

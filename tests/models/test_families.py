@@ -42,27 +42,6 @@ def test_families_together_use_every_choice():
   assert {node.activation for node in nodes} == set(ptb.ACTIVATIONS)
 
 
-def test_a_recurrent_step_computes_its_nodes():
-  """One word, two nodes, by NumPy: node 1 sees node 0, nobody sees node 1."""
-  nodes = ((-1, "relu"), (0, "tanh"))
-  layer = ptb.RecurrentCell(nodes, units=3, vocabulary=5)
-  layer.build()
-  rng = np.random.default_rng(0)
-  word, state = rng.normal(size=(2, 4, 3))
-  first, second = rng.normal(size=(6, 6)), rng.normal(size=(3, 6))
-
-  def node(seen, before, activate):
-    value, gate = np.split(seen, 2, axis=1)
-    share = 1 / (1 + np.exp(-gate))
-    return (1 - share) * before + share * activate(value)
-
-  joined = np.concatenate([word, state], axis=1)
-  one = node(joined @ first, state, lambda x: np.maximum(x, 0))
-  two = node(one @ second, one, np.tanh)
-  actual = layer._step(word, state, [first, second])
-  np.testing.assert_allclose(actual, two)
-
-
 def test_a_member_trains_and_extracts():
   zoo = models.build("nmt_family", index=31, **SMALL["nmt_family"])
   x, y = zoo.sample(0)

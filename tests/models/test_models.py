@@ -37,10 +37,6 @@ def tiny(request):
   return models.build(request.param, **TINY[request.param])
 
 
-def test_every_model_has_a_tiny_version_here():
-  assert set(TINY) == set(models.MODELS)
-
-
 def test_twenty_steps_bring_the_loss_of_one_batch_down(tiny):
   x, y = tiny.sample(0)
   losses = [float(tiny.model.train_on_batch(x, y)) for _ in range(20)]
@@ -81,15 +77,6 @@ def test_sequence_models_come_back_from_a_file(name, tmp_path):
   np.testing.assert_allclose(
     zoo.model.predict_on_batch(x), again.predict_on_batch(x), rtol=1e-6
   )
-
-
-@pytest.mark.parametrize(("name", "hears"), [("nmt", False), ("gnmt", True)])
-def test_only_gnmts_bottom_layer_hears_the_last_word_first(name, hears):
-  sizes = {**TINY[name], "layers": 2}
-  translator = models.build(name, **sizes).model.get_layer("translator")
-  first, _ = translator._encode(tf.constant([[1, 2, 3, 4]]))
-  other, _ = translator._encode(tf.constant([[1, 2, 3, 5]]))
-  assert np.allclose(first[0], other[0], rtol=1e-6) != hears
 
 
 def test_gnmt_needs_a_layer_above_the_two_directions():

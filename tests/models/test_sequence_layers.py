@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from tfplace import cost
@@ -54,6 +53,9 @@ def devices_of(placed, pattern):
 @pytest.mark.parametrize("of", ["^(?!gradient_tape)", "^gradient_tape/"])
 def test_each_layer_has_a_device_with_its_gradients(placed, layer, of):
   assert devices_of(placed, f"{of}.*_layer_{layer}[_/]") == {layer}
+  beside = {0: "embedding", LAYERS - 1: "softmax/(MatMul|BiasAdd)"}
+  if layer in beside:
+    assert devices_of(placed, beside[layer]) == {layer}
 
 
 def test_no_scope_is_numbered_apart_by_tensorflow(placed):
@@ -61,22 +63,3 @@ def test_no_scope_is_numbered_apart_by_tensorflow(placed):
   graph, _ = placed
   apart = re.compile("(code|back|step|segment|layer)_[0-9]+_[0-9]+/")
   assert not [name for name in graph.names if apart.search(name)]
-
-
-def test_embeddings_are_with_the_first_layer(placed):
-  assert devices_of(placed, "embedding") == {0}
-
-
-def test_softmax_is_with_the_last_layer(placed):
-  assert devices_of(placed, "softmax/(MatMul|BiasAdd)") == {LAYERS - 1}
-
-
-def test_optimizer_is_with_its_variables_and_gradients(placed):
-  """Only the step's number and the learning rate travel."""
-  graph, devices = placed
-  across = devices[graph.edge_src] != devices[graph.edge_dst]
-  for edge in np.flatnonzero(across & (graph.edge_output >= 0)):
-    source = graph.names[graph.edge_src[edge]]
-    target = graph.names[graph.edge_dst[edge]]
-    if source.startswith("adam/") or target.startswith("adam/"):
-      assert graph.edge_bytes[edge] <= 8, f"{source} -> {target}"
