@@ -95,7 +95,8 @@ def test_equal_units_share_one_function():
   layers = [keras.layers.Dense(4, activation="tanh") for _ in range(6)]
   model = keras.Sequential([keras.Input((4,)), *layers])
   model.compile("sgd", "mse")
-  problem = tfplace.plan_model(model, "v100x1").placement.problem
+  plan = tfplace.plan_model(model, "v100x1", strategy="single")
+  problem = plan.placement.problem
   step = in_units(trace_keras(model, 32), problem.graph)
   called = [
     n.attr["f"].func.name
