@@ -15,7 +15,7 @@ from tfplace.errors import ApplyError, TfplaceError
 from tfplace.graph import Placement
 from tfplace.keras import callback as callback_module
 from tfplace.keras import state, step_clock
-from tfplace.keras.controller import Controller
+from tfplace.keras.trial import Trial
 from tfplace.plan import replanning
 from tfplace.simulate import Simulator
 
@@ -190,7 +190,7 @@ def test_a_search_that_fails_is_logged_and_training_goes_on(
 
 
 def test_a_first_step_that_fails_is_taken_back(clock, monkeypatch, caplog):
-  guard = Controller._guard_first_step
+  guard = Trial._guard_first_step
 
   def guard_failing_step(self, *args):
     function = self._model.train_function
@@ -202,7 +202,7 @@ def test_a_first_step_that_fails_is_taken_back(clock, monkeypatch, caplog):
     self._model.train_function = failing
     guard(self, *args)
 
-  monkeypatch.setattr(Controller, "_guard_first_step", guard_failing_step)
+  monkeypatch.setattr(Trial, "_guard_first_step", guard_failing_step)
   model = placed("dropout")
   before = model.placement
   placing = tfplace.PlacementCallback()

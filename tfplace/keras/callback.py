@@ -180,10 +180,10 @@ class PlacementCallback(keras.callbacks.Callback):
 
   @property
   def _controller(self) -> Controller:
-    found = controller_of(self.model)
-    if found is None:
+    controller = controller_of(self.model)
+    if controller is None:
       raise ApplyError(f"model {self.model.name!r} is no longer placed")
-    return found
+    return controller
 
   def _look(self) -> None:
     """Notices the plan in force, which the user may have replaced."""
@@ -228,17 +228,17 @@ class PlacementCallback(keras.callbacks.Callback):
   def _plan_again(self, plan: Plan, problem: Problem, run: LiveRun) -> None:
     """Searches a placement faster than that of the run, and tries it."""
     try:
-      found = replanning.replan(
+      faster = replanning.replan(
         plan,
         problem,
         [*self._runs.values()],
         budget_s=self._budget_s,
         seed=self._seed,
       )
-      if found is None:
+      if faster is None:
         self._searched = run
       else:
-        self._start(run, found)
+        self._start(run, faster)
     except Exception as error:  # Training goes on whatever happens here.
       self._failed()
       self._clock.restart(is_traced=True)
@@ -247,10 +247,10 @@ class PlacementCallback(keras.callbacks.Callback):
         logging.WARNING,
       )
 
-  def _start(self, run: LiveRun, found: Plan) -> None:
+  def _start(self, run: LiveRun, plan: Plan) -> None:
     """Puts a new plan in force and starts its trial."""
 
-    failed = LiveRun(_placement(found), (math.inf,))  # Until it ran.
+    failed = LiveRun(_placement(plan), (math.inf,))  # Until it ran.
     self._runs[failed.key] = failed
 
     def first_step_failed(error: Exception) -> None:
@@ -262,7 +262,7 @@ class PlacementCallback(keras.callbacks.Callback):
         logging.WARNING,
       )
 
-    self._controller.try_plan(found, first_step_failed)
+    self._controller.trial.start(plan, first_step_failed)
     self._plan = self._controller.plan
     self._before = run
     self._clock.restart(is_traced=True)
@@ -283,7 +283,7 @@ class PlacementCallback(keras.callbacks.Callback):
       self._runs[run.key] = run
     else:
       del self._runs[run.key]
-    self._controller.end_trial(kept)
+    self._controller.trial.end(kept)
     self._plan = self._controller.plan
     self._end(before, run, kept)
     verdict = "keeps the new" if kept else "goes back to its previous"
@@ -314,7 +314,7 @@ class PlacementCallback(keras.callbacks.Callback):
     self._rest = min(2**self._failures - 1, _MOST_REST)
 
   def _say(self, text: str, level: int = logging.INFO) -> None:
-    # Failures are told in any case.
+    # Failures are logged in any case.
     is_failure = level == logging.WARNING
     verbose = self._verbose or (progress.LOGGED if is_failure else 0)
     progress.print_or_log(f"model {self.model.name!r}: {text}", verbose, level)

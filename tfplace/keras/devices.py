@@ -16,7 +16,6 @@ import keras
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from tfplace.errors import ApplyError
 from tfplace.extraction.layers import open_layers
 from tfplace.graph.microbatches import is_template, microbatch_of, name_in_whole
 from tfplace.graph.op_names import GRADIENT_SCOPE, with_scopes
@@ -51,14 +50,18 @@ class DeviceFunction:
   runs on the device of the loop.
 
   Use one instance per trace of a function and its nested graphs.
+
+  Attributes:
+    plan: the plan.
+    planned: names of the ops so far that the plan named.
   """
 
   def __init__(self, plan: Plan) -> None:
-    self._plan = plan
+    self.plan = plan
     self._placed: dict[str, str] = {}  # op name -> device, over all graphs
     self._copied: dict[str, str] = {}  # the same, of what microbatches copy
     self._outer: dict[int, tuple[Any, Any]] = {}  # inner id -> (inner, outer)
-    self.planned: set[str] = set()  # ops that the plan named
+    self.planned: set[str] = set()
 
   def __call__(self, op: tf.Operation) -> str:
     """Returns the device of `op` or "", as `tf.Graph.device` requires."""
@@ -80,7 +83,7 @@ class DeviceFunction:
 
   def _decide(self, op: tf.Operation) -> str:
     resource = None if op.type in _CALLS else self._resource_device(op)
-    planned = self._plan.device_of_op(op.name, op.type) or self._layer_device()
+    planned = self.plan.device_of_op(op.name, op.type) or self._layer_device()
     if microbatch_of(op.name) is not None:
       copied = self._copied.get(name_in_whole(op.name))
       planned = planned or copied or None
@@ -96,7 +99,7 @@ class DeviceFunction:
     )
 
   def _layer_device(self) -> str | None:
-    layers = self._plan.layer_devices
+    layers = self.plan.layer_devices
     if not layers:
       return None
     return next((layers[n] for n in open_layers() if n in layers), None)
@@ -104,13 +107,13 @@ class DeviceFunction:
   def _forward_device(self, name: str) -> str | None:
     """Returns the device of a/MatMul for its gradients and its clone."""
     original = original_name(name)
-    _, found, forward = original.rpartition(GRADIENT_SCOPE)
+    _, separator, forward = original.rpartition(GRADIENT_SCOPE)
     microbatch = name.removesuffix(name_in_whole(name))
     if original != name:
-      found, forward = SCOPE, name_in_whole(original)
-    for scope in with_scopes(forward) if found else ():
+      separator, forward = SCOPE, name_in_whole(original)
+    for scope in with_scopes(forward) if separator else ():
       same = microbatch + scope
-      device = self._plan.ops.get(same) or self._placed.get(same)
+      device = self.plan.ops.get(same) or self._placed.get(same)
       if device:
         return device
     return None
@@ -233,32 +236,32 @@ def variable_devices(
   Returns:
     Full device name by `id` of the variable.
   """
-  found = state.layer_devices(model, plan.layer_devices)
+  result = state.layer_devices(model, plan.layer_devices)
   variables = state.variables(model)
   count = collections.Counter(variable.path for variable in variables)
   for variable in variables:
     device = plan.device_of_op(variable.path, "VarHandleOp")
     if device is not None and count[variable.path] == 1:
-      found[id(variable)] = device
+      result[id(variable)] = device
   slots = list(state.slots(model))
-  found |= _of_slots(found, slots)
-  is_partial = any(id(v) not in found for v in model.variables)
+  result |= _of_slots(result, slots)
+  is_partial = any(id(v) not in result for v in model.variables)
   if trace is not None and plan.ops and is_partial:
     keys = {state.handle_key(v): id(v) for v in variables}
     for key, device in _of_resources(plan, trace().graph).items():
       if key in keys:
-        found.setdefault(keys[key], device)
-    found |= _of_slots(found, slots)
-  return found
+        result.setdefault(keys[key], device)
+    result |= _of_slots(result, slots)
+  return result
 
 
 def _of_slots(
-  found: dict[int, str], slots: list[tuple[keras.Variable, Any]]
+  devices: dict[int, str], slots: list[tuple[keras.Variable, Any]]
 ) -> dict[int, str]:
   return {
-    id(slot): found[id(owner)]
+    id(slot): devices[id(owner)]
     for slot, owner in slots
-    if id(owner) in found and id(slot) not in found
+    if id(owner) in devices and id(slot) not in devices
   }
 
 
@@ -277,22 +280,3 @@ def _of_resources(plan: Plan, graph: Any) -> dict[int, str]:
       if tensor.dtype == tf.resource and id(tensor) in outer:
         devices.setdefault(outer[id(tensor)], device)
   return devices
-
-
-def check_layers(plan: Plan, model: keras.Model) -> None:
-  """Checks that a built model has all layers that a plan names.
-
-  Raises:
-    ApplyError: a layer is missing. The message names the first missing layer
-      and similar layers of the model.
-  """
-  known = state.layer_names(model)
-  for name, device in plan.layer_devices.items():
-    if name not in known:
-      raise ApplyError(
-        f"the placement names {name!r}, which is no layer of model"
-        f" {model.name!r}; {state.similar_names(name, known)} (Keras numbers"
-        " layers without a name of their own through a whole process)",
-        op=name,
-        device=device,
-      )

@@ -5,17 +5,19 @@ A given placement must name devices of this process and layers of the model.
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 
 from tfplace.errors import ApplyError
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.order import ARRIVAL
 from tfplace.graph.placement import Placement
 from tfplace.keras import state
-from tfplace.keras.devices import check_layers
+from tfplace.keras.devices import LOOPS_AND_CALLS, DeviceFunction
 from tfplace.plan import local_devices
 from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.plan import GIVEN, Plan
@@ -91,8 +93,8 @@ def given_plan(
   if stays(plan):
     return plan
   if not isinstance(placement, Mapping):
-    own = _of_variables(plan.assignments, model)
-    plan = dataclasses.replace(plan, ops={**plan.ops, **own})
+    renamed = _of_variables(plan.assignments, model)
+    plan = dataclasses.replace(plan, ops={**plan.ops, **renamed})
   if not (plan.types or plan.layers):  # Names whose kind is unknown.
     plan = _of_names(plan, model)
   plan = dataclasses.replace(
@@ -108,30 +110,32 @@ def given_plan(
   return plan
 
 
-def _joined(own: VariantConfig, asked: VariantConfig) -> VariantConfig:
+def _joined(planned: VariantConfig, asked: VariantConfig) -> VariantConfig:
   """Returns the variant of a plan, or the requested one if it has none.
 
   Raises:
     ApplyError: the plan and the request differ.
   """
-  same = (own.count, own.in_flight, own.sizes) == (
+  same = (planned.count, planned.in_flight, planned.sizes) == (
     asked.count,
     asked.in_flight,
     asked.sizes,
   )
-  if not (own.is_whole or asked.is_whole or same):
+  if not (planned.is_whole or asked.is_whole or same):
     raise ApplyError(
-      f"the placement is of {own.words} with {own.in_flight} in flight, and"
-      f" {asked.words} with {asked.in_flight} are asked for: plan anew, or"
+      f"the placement is of {planned.words} with {planned.in_flight} in flight,"
+      f" and {asked.words} with {asked.in_flight} are asked for: plan anew, or"
       " leave microbatches out"
     )
   return dataclasses.replace(
-    asked if own.is_whole else own,
+    asked if planned.is_whole else planned,
     allow_batch_statistics=(
-      own.allow_batch_statistics or asked.allow_batch_statistics
+      planned.allow_batch_statistics or asked.allow_batch_statistics
     ),
     # A plan names each op that it recomputes.
-    recompute=asked.recompute if own.recompute.is_none else own.recompute,
+    recompute=asked.recompute
+    if planned.recompute.is_none
+    else planned.recompute,
   )
 
 
@@ -209,3 +213,58 @@ def _of_names(plan: Plan, model: keras.Model) -> Plan:
   return dataclasses.replace(
     plan, ops=ops, layers=layers, is_of_layers=bool(layers)
   )
+
+
+def check_layers(plan: Plan, model: keras.Model) -> None:
+  """Checks that a built model has all layers that a plan names.
+
+  Raises:
+    ApplyError: a layer is missing. The message names the first missing layer
+      and similar layers of the model.
+  """
+  known = state.layer_names(model)
+  for name, device in plan.layer_devices.items():
+    if name not in known:
+      raise ApplyError(
+        f"the placement names {name!r}, which is no layer of model"
+        f" {model.name!r}; {state.similar_names(name, known)} (Keras numbers"
+        " layers without a name of their own through a whole process)",
+        op=name,
+        device=device,
+      )
+
+
+# Least share of the ops of a plan's layers that the traced step must contain,
+# called functions excluded. Another model shares only its loss ops.
+_LEAST_FOUND = 1 / 3
+
+
+def check_ops(used: DeviceFunction, model: keras.Model) -> None:
+  """Checks that a traced step has the ops of the plan that it was placed by.
+
+  The step that `fit` traces contains nearly all ops of a matching plan, apart
+  from loss and optimizer, which may have changed. Ops of called functions are
+  not visible in the graph; a plan lists them below the calling op.
+
+  Raises:
+    ApplyError: the plan is of another model.
+  """
+  operations = tf.compat.v1.get_default_graph().get_operations()
+  calls = tuple(
+    f"{op.name}/" for op in operations if op.type in LOOPS_AND_CALLS
+  )
+  names = [name for name in used.plan.ops if not name.startswith(calls)]
+  in_layers = re.compile(rf"(.*/)?{re.escape(model.name)}(_\d+)?/")
+  names = [name for name in names if in_layers.match(name)] or names
+  known = {operation.name for operation in operations}
+  known.update(variable.path for variable in state.variables(model))
+  lacking = [name for name in names if name not in known]
+  count = len(names) - len(lacking)
+  if lacking and (not used.planned or count < _LEAST_FOUND * len(names)):
+    others = f" and {len(lacking) - 1} others" if lacking[1:] else ""
+    raise ApplyError(
+      f"the placement names {count or 'none'} of the ops of model"
+      f" {model.name!r}, and {lacking[0]!r}{others} that it does not have: it"
+      " was made for another model, or for one whose layers have other names",
+      op=lacking[0],
+    )

@@ -13,7 +13,7 @@ import keras
 
 from tfplace.errors import ApplyError, ExtractionError
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.keras import host_memory, state
+from tfplace.keras import state, variables
 from tfplace.keras.controller import apply
 from tfplace.keras.given_placement import (
   PlanLike,
@@ -195,10 +195,10 @@ def _decorate(
 ) -> Callable[P, ModelT]:
   @functools.wraps(function)
   def build(*args: P.args, **kwargs: P.kwargs) -> ModelT:
-    with host_memory.built_on_host():
+    with variables.built_on_host():
       model = function(*args, **kwargs)
     _check_model(model)
-    host_memory.keep_building_on_host(model)
+    variables.keep_building_on_host(model)
     return place_model(model, **options)
 
   return build

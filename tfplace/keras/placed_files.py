@@ -112,6 +112,7 @@ def write_placed_saved_model(
   source: str | os.PathLike[str],
   placement: Placement,
   output: str | os.PathLike[str],
+  *,
   batch_size: int | None = None,
   signature: str | None = None,
   allow_side_effects: bool = False,
@@ -331,10 +332,10 @@ class FunctionPlacer:
         calls = below.setdefault(path[0], collections.defaultdict(dict))
         calls[path[1]][path[2:]] = device
     for node in function.node_def:
-      own = devices.get((node.name,))
-      if own is not None:
-        node.device = own
-        self._fill_called(node, own)
+      planned = devices.get((node.name,))
+      if planned is not None:
+        node.device = planned
+        self._fill_called(node, planned)
       for attribute, inner in below.get(node.name, {}).items():
         if not attribute:
           node.op = self.place(node.op, inner)

@@ -176,16 +176,16 @@ def _against_unplaced(
 
   A step that the user divides, or lets recompute, stays placed.
   """
-  outcome, found = plan.outcome, plan.evaluation
-  if outcome is None or found is None or outcome.reference is None:
+  outcome, planned = plan.outcome, plan.evaluation
+  if outcome is None or planned is None or outcome.reference is None:
     return plan
   note = (
-    f"The placed step takes {format_us(found.step_time_us)}, the unplaced one"
+    f"The placed step takes {format_us(planned.step_time_us)}, the unplaced one"
     f" with XLA {format_us(unplaced_us)}"
   )
   asked = config.variant
   is_free = asked.is_whole and asked.recompute.is_none
-  is_faster = found.step_time_us < unplaced_us
+  is_faster = planned.step_time_us < unplaced_us
   if is_faster or config.strategy != AUTO or not is_free:
     return dataclasses.replace(plan, notes=(f"{note}.", *plan.notes))
   single = outcome.reference

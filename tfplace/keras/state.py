@@ -27,7 +27,7 @@ def optimizers(model: keras.Model) -> list[Any]:
 
   Attributes that are lists, tuples or mappings are searched, too.
   """
-  found: list[Any] = []
+  result: list[Any] = []
   waiting: list[Any] = [model]
   while waiting:
     for value in vars(waiting.pop(0)).values():
@@ -36,11 +36,11 @@ def optimizers(model: keras.Model) -> list[Any]:
       else:
         values = [*value] if isinstance(value, list | tuple) else [value]
       for optimizer in values:
-        is_known = any(optimizer is other for other in found)
+        is_known = any(optimizer is other for other in result)
         if isinstance(optimizer, keras.optimizers.Optimizer) and not is_known:
-          found.append(optimizer)
+          result.append(optimizer)
           waiting.append(optimizer)
-  return found
+  return result
 
 
 def variables(model: keras.Model) -> list[keras.Variable]:
@@ -137,18 +137,18 @@ def layer_devices(
 
   A layer inside a named layer inherits its device unless it is named itself.
   """
-  found: dict[int, str] = {}
+  result: dict[int, str] = {}
 
   def visit(layer: Any, inherited: str | None) -> None:
     device = devices.get(layer.name, inherited)
     if device is not None:
       for variable in layer.variables:
-        found[id(variable)] = device
+        result[id(variable)] = device
     for child in layer._layers:
       visit(child, device)
 
   visit(model, None)
-  return found
+  return result
 
 
 def check_not_eager(model: keras.Model, is_planned: bool = False) -> None:
@@ -212,12 +212,19 @@ def build(
     step: step function of this kind.
     data: one batch in the form that `step` takes.
   """
-  # The training step determines which variables the optimizer updates.
-  own = any(inputs.has_own_step(model, k) for k in {kind, "train"})
-  if kind != "predict" and not own and model.compiled:
+  is_custom = has_custom_step(model, kind)
+  if kind != "predict" and not is_custom and model.compiled:
     model._symbolic_build(data_batch=data)
   elif not _is_built(model, kind):
     traced(step, data)
+
+
+def has_custom_step(model: keras.Model, kind: str) -> bool:
+  """Returns whether the step of this kind or the training step is custom.
+
+  The training step determines which variables the optimizer updates.
+  """
+  return any(inputs.has_own_step(model, k) for k in {kind, "train"})
 
 
 def _is_built(model: keras.Model, kind: str) -> bool:

@@ -284,9 +284,9 @@ def _sample(
     for leaf in leaves
   )
   if not is_batch or (not is_own and isinstance(data, tuple) and data[3:]):
-    found = " ".join(shown(data).split())
+    given = " ".join(shown(data).split())
     raise ExtractionError(
-      f"sample is {found}; it must be a batch of arrays x, (x, y) or (x, y,"
+      f"sample is {given}; it must be a batch of arrays x, (x, y) or (x, y,"
       " sample_weight), such as what model.fit takes"
     )
   batch = keras.tree.map_structure(zeros, data)

@@ -1,0 +1,120 @@
+"""Variables of models, on the host until planning and then on their devices.
+
+A model may be larger than any one device. Its variables are created on the
+host's CPU and move one by one once a plan names their devices. All others move
+to TensorFlow's default device, where they would be without tfplace. A plain
+`tf.Variable`, which Keras does not track, stays on the host unless it is
+created in a `tf.device` scope.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from tfplace.keras import state
+from tfplace.plan import local_devices
+
+_WAITS = "_tfplace_waits_on_host"  # Attribute of variables and of models.
+
+
+@contextlib.contextmanager
+def built_on_host() -> Iterator[None]:
+  """Creates the variables of models inside the context in host memory.
+
+  A variable inside a `tf.device` scope is created there, and an optimizer slot
+  beside its variable.
+  """
+  host = local_devices.host_device()
+
+  def create(next_creator: Any, **options: Any) -> Any:
+    if context.context().device_name:
+      return next_creator(**options)
+    with tf.device(host):
+      variable = next_creator(**options)
+    setattr(variable, _WAITS, True)
+    return variable
+
+  with tf.variable_creator_scope(create):
+    yield
+
+
+def keep_building_on_host(model: keras.Model) -> None:
+  """Extends `built_on_host` to what a model creates before it is planned."""
+  vars(model)[_WAITS] = True  # Past Keras' attribute tracking.
+
+
+@contextlib.contextmanager
+def built_with(model: keras.Model, is_waiting: bool) -> Iterator[None]:
+  """Builds on the host if the model began there and waits for its plan."""
+  if is_waiting and _WAITS in vars(model):
+    with built_on_host():
+      yield
+  else:
+    yield
+
+
+class PlacedVariables:
+  """Variables of one model, which move to the devices of its plans."""
+
+  def __init__(self, model: keras.Model) -> None:
+    self._model = model
+    self._settled: dict[int, Any] = {}  # Variables in their final place.
+    self._moved: dict[int, Any] = {}  # Variables that a plan moved.
+
+  @property
+  def are_settled(self) -> bool:
+    """Whether all variables that exist are in their final place."""
+    variables = state.variables(self._model)
+    return all(id(variable) in self._settled for variable in variables)
+
+  def settle(self) -> None:
+    """Declares the places of all variables final."""
+    for variable in state.variables(self._model):
+      self._settled.setdefault(id(variable), variable)
+
+  def unsettle(self) -> None:
+    """Lets all variables move again, for another plan."""
+    self._settled.clear()
+
+  def move(self, devices: Mapping[int, str]) -> None:
+    """Moves variables, by `id`, that are not settled."""
+    for variable in state.variables(self._model):
+      device = devices.get(id(variable))
+      # An earlier traced function may hold the settled variables.
+      if device is not None and id(variable) not in self._settled:
+        _move(variable, device)
+        self._moved[id(variable)] = self._settled[id(variable)] = variable
+
+  def leave_host(self) -> None:
+    """Moves what waits in host memory to the default device.
+
+    These are variables that `built_on_host` created and that never moved, and
+    their optimizer slots.
+    """
+    variables = {id(v): v for v in state.variables(self._model)}
+    waiting = {i: v for i, v in variables.items() if hasattr(v._value, _WAITS)}
+    for slot, owner in state.slots(self._model):
+      if id(owner) in waiting:
+        waiting.setdefault(id(slot), slot)
+    for key, variable in waiting.items():
+      if key not in self._settled:
+        _move(variable, local_devices.default_device())
+
+  def go_home(self) -> None:
+    """Moves what plans have moved to the default device."""
+    slots = state.slots(self._model)  # Created beside their owners.
+    also = {id(slot) for slot, owner in slots if id(owner) in self._moved}
+    for variable in state.variables(self._model):
+      if id(variable) in self._moved or id(variable) in also:
+        state.move(variable, local_devices.default_device())
+    self._moved.clear()
+
+
+def _move(variable: keras.Variable, device: str) -> None:
+  state.move(variable, device)
+  if hasattr(variable._value, _WAITS):  # It was there already.
+    delattr(variable._value, _WAITS)
