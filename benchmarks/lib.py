@@ -74,7 +74,8 @@ class Options:
       values.append_flag_values(self.values)
       self.values.mark_as_parsed()
 
-    return cli.run_command(self._name, self._text, define, main, argv)
+    about = f"{self._name}: {self._text}"
+    return cli.command(about, define, main)(argv)
 
   def run(self, main: Main) -> None:
     """Ends the process after the benchmark."""

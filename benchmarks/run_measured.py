@@ -62,7 +62,7 @@ OPTIONS.add("models", [], "Models; the usual ones where left out.")
 OPTIONS.add("microbatches", ["2", "4"], "Numbers of microbatches.")
 OPTIONS.add("rounds", 3, "Times each step is run.", least=1)
 OPTIONS.add("steps", 5, "Timed steps of each run.", least=1)
-OPTIONS.add("recompute", True, "Also run each step in less memory.")
+OPTIONS.add("recompute", True, "On GPUs, also run each step in less memory.")
 OPTIONS.add("measure_s", 60.0, "Seconds of running steps per search.", least=0)
 OPTIONS.add_search(30.0, "measured.json")
 
@@ -165,7 +165,7 @@ class Run:
             **_summary(times[label], _losses(row, extra)),
             "predicted_us": row.predicted_us,
           }
-    if self.values.recompute:
+    if self.values.recompute and self.values.devices.startswith("gpus"):
       peak_bytes = rows[_PLACED_ALONE].peak_bytes
       try:
         found[_RECOMPUTED] = self._recomputed(data, _LESS_MEMORY * peak_bytes)
@@ -180,10 +180,7 @@ class Run:
     """Runs the step with recomputation on one device with less memory."""
     from tfplace import measure
 
-    kind = self.values.devices.partition(":")[0]
-    limit = "memory_limit_bytes" if kind == "workers" else "memory_bytes"
-    options = {limit: memory_bytes}
-    with measure.open_cluster(f"{kind}:1", **options) as live:
+    with measure.open_cluster("gpus:1", memory_bytes=memory_bytes) as live:
       every = RecomputeConfig(everything=True)
       traced = self._traced(data, VariantConfig(1, recompute=every))
       row = _row(traced, alone(self._profiled(live, traced)[1]))
@@ -238,12 +235,12 @@ class Run:
   ) -> tuple[Problem, Problem]:
     """The problem by estimated and by measured costs."""
     from tfplace import cost
-    from tfplace.plan.live_step import LiveStep
+    from tfplace.plan.live_step import guesses
 
     graph = cost.op_graph(traced, live.cluster, compile_units=compile_units)
     estimated = Problem(graph, live.cluster)
-    step = LiveStep(live, traced, measure_s=self.values.measure_s)
-    return estimated, step.profiled(estimated)
+    step = live.step(traced, measure_s=self.values.measure_s)
+    return estimated, step.profiled(estimated, guesses)
 
   def _placed(
     self, live: "measure.OpenCluster", data: dict[str, np.ndarray], count: int
@@ -283,10 +280,9 @@ class Run:
   ) -> "Outcome":
     """The plan that search and measurement find."""
     from tfplace.plan import PlanConfig
-    from tfplace.plan.live_step import LiveStep
     from tfplace.plan.measured import search_measured
 
-    step = LiveStep(live, traced, measure_s=self.values.measure_s)
+    step = live.step(traced, measure_s=self.values.measure_s)
     config = PlanConfig("auto", self.values.budget_s, self.seed, gap=0.0)
     return search_measured(problem, config, step)
 

@@ -71,7 +71,7 @@ def run(
   with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
     file = pathlib.Path(folder) / "data.npz"
     np.savez(file, **data)
-    ports = stack.enter_context(host.reserved(count))
+    ports = [stack.enter_context(host.reserved_port()) for _ in range(count)]
     addresses = [f"{host.LOOPBACK}:{port}" for port in ports]
     children = []
     for task in range(count):

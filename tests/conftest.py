@@ -1,8 +1,6 @@
 """Fixtures and settings of all tests."""
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -43,24 +41,4 @@ def own_graph_caches(tmp_path_factory):
       "tfplace.plan.graph_cache.default_directory",
       lambda: str(folder / f"graph_cache_{next(count)}"),
     )
-    yield
-
-
-@pytest.fixture(scope="session")
-def quick_links() -> Callable[[], contextlib.AbstractContextManager[None]]:
-  """A context for tests in which the figures of links do not count.
-
-  Inside, each load is sent in two steps, once. What links cost is tested with
-  all of the transfers, in `measure.test_links` and `measure.test_workers`.
-  """
-  return _few_transfers
-
-
-@contextlib.contextmanager
-def _few_transfers() -> Iterator[None]:
-  from tfplace.measure.calibrate import links  # loads TensorFlow
-
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(links, "_ROUNDS", 1)
-    patch.setattr(links, "_STEPS", 2)
     yield

@@ -117,7 +117,7 @@ from tfplace.formats import files
 def main(values):
   print('doing', flush=True)
   {}
-sys.exit(cli.run_command('tfplace-test', '', lambda values: None, main, []))
+sys.exit(cli.command('tfplace-test: ', lambda values: None, main)([]))
 """
 
 

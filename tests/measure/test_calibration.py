@@ -11,8 +11,8 @@ from tfplace.graph.cluster import Cluster
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.measure import evaluations
-from tfplace.measure.calibrate import calibration, fit
-from tfplace.measure.calibrate.fit import Factors
+from tfplace.measure.calibrate import calibration
+from tfplace.measure.calibrate.calibration import Factors
 from tfplace.measure.local import runtime
 from tfplace.simulate import Simulator
 
@@ -59,7 +59,7 @@ class Real:
   """Devices whose messages cost more than the problem says."""
 
   def __init__(self, problem, factors, drift=0.0):
-    self.simulator = Simulator(factors.of(problem))
+    self.simulator = Simulator(factors.scale(problem))
     self.rng, self.drift = np.random.default_rng(0), drift
 
   def evaluate(self, placements):
@@ -124,7 +124,7 @@ def test_links_that_take_nothing_of_devices_keep_to_that():
 
 def test_factors_multiply_what_a_transfer_costs(problem):
   link = (
-    Factors(message=2.0, bytes=4.0, latency=8.0).of(problem).cluster.links[0]
+    Factors(message=2.0, bytes=4.0, latency=8.0).scale(problem).cluster.links[0]
   )
   assert link.bandwidth_bytes_per_us == 25.0
   assert (link.send_us, link.recv_us) == (10.0, 8.0)
@@ -134,7 +134,7 @@ def test_factors_multiply_what_a_transfer_costs(problem):
 
 
 @pytest.mark.parametrize("delay_us", [1000.0, 20_000.0])
-def test_delays_of_a_step_are_not_taken_for_those_of_links(delay_us):
+def test_delays_of_a_step_are_not_taken_for_those_scale_links(delay_us):
   # On several machines a step starts a delay late and is known a delay late.
   slow = chains_on(latency_us=delay_us, gap_us=2.0)
 
@@ -153,22 +153,22 @@ def test_delays_of_a_step_are_not_taken_for_those_of_links(delay_us):
 def test_placements_that_failed_are_left_out(problem):
   rows = calibration.samples(problem, 0, mixed)
   ran = Real(problem, Factors(message=8.0)).evaluate(rows)
-  without = fit.fit_runs(problem, rows[1:], ran[1:])
+  without = calibration.fit_runs(problem, rows[1:], ran[1:])
   ran[0] = evaluations.failed(problem, runtime.ChildError("died", "it died"))
-  assert fit.fit_runs(problem, rows, ran) == without != Factors()
+  assert calibration.fit_runs(problem, rows, ran) == without != Factors()
   nothing = [ran[0]] * len(rows)
-  assert fit.fit_runs(problem, rows, nothing) == Factors()
+  assert calibration.fit_runs(problem, rows, nothing) == Factors()
 
 
 def test_ops_slowed_by_others_are_told_from_messages(problem):
   factors = Factors(message=2.0, bytes=2.0, work=1.2)
   rows = calibration.samples(problem, 0, two_and_two)
   ran = Real(problem, factors).evaluate(rows)
-  found = fit.fit_runs(problem, rows, ran)
+  found = calibration.fit_runs(problem, rows, ran)
   assert found.work == pytest.approx(1.2, rel=0.05)
   took = [e.step_time_us for e in ran]
-  assert steps(found.of(problem), rows) == pytest.approx(took, rel=0.05)
-  longer = found.of(problem).time_us / problem.time_us
+  assert steps(found.scale(problem), rows) == pytest.approx(took, rel=0.05)
+  longer = found.scale(problem).time_us / problem.time_us
   assert longer == pytest.approx(np.full(longer.shape, 1.2), rel=0.05)
 
 
@@ -181,7 +181,7 @@ def two_and_two(problem):
 def test_placements_on_one_device_say_what_ops_take_there(problem):
   # Ops run 1.5 times as fast as they were profiled, 1.2 times as long together.
   graph, cluster = problem.graph, problem.cluster
-  slow = fit.with_work(Problem(graph, cluster), 1.5)
+  slow = calibration.with_work(Problem(graph, cluster), 1.5)
   rows = np.concatenate(
     [
       np.zeros((1, graph.num_ops), int),

@@ -26,10 +26,9 @@ def local():
 
 
 def test_logical_devices_run_a_placement_in_a_process_of_its_own(
-  local: LocalDevices, trained: Step, quick_links
+  local: LocalDevices, trained: Step
 ):
-  with quick_links():
-    cluster = local.cluster()
+  cluster = local.cluster()
   assert [d.name for d in cluster.devices] == [
     PREFIX + "CPU:0",
     PREFIX + "CPU:1",
@@ -95,16 +94,15 @@ def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
     def kill(self):
       pass
 
-  def ready(child, watched, timeout_s, doing):
-    sizes = OneGpu.configs[-1].gpu_memory_mb or [1000.0]
-    found = {f"{PREFIX}GPU:{i}": mb * 2**20 for i, mb in enumerate(sizes)}
-    found[PREFIX + "CPU:0"] = 1.0
-    described = OneGpu.configs[-1].describes_gpus
-    gpus = [Device(name, "GPU", found[name]) for name in [*found][:-1]]
-    return messages.Ready(True, found, gpus if described else ())
+    def receive(self, timeout_s, doing):
+      sizes = OneGpu.configs[-1].gpu_memory_mb or [1000.0]
+      found = {f"{PREFIX}GPU:{i}": mb * 2**20 for i, mb in enumerate(sizes)}
+      found[PREFIX + "CPU:0"] = 1.0
+      described = OneGpu.configs[-1].describes_gpus
+      gpus = [Device(name, "GPU", found[name]) for name in [*found][:-1]]
+      return messages.Ready(found, gpus if described else ())
 
   monkeypatch.setattr(runtime, "Child", OneGpu)
-  monkeypatch.setattr(runtime, "receive", ready)
   with LocalDevices(logical_gpus=2) as local:
     # 0.9 of 1000 MiB for the two; the GPUs come before the CPU.
     assert list(OneGpu.configs[-1].gpu_memory_mb) == [450.0, 450.0]
@@ -141,9 +139,9 @@ def test_timed_steps_run_optimized_and_traced_ones_as_placed(trained: Step):
   seen = []
 
   class Seen(LocalDevices):
-    def run(self, request, timeout_s):
+    def run(self, request, timeout_s, on_stage):
       seen.append(request)
-      return super().run(request, timeout_s)
+      return super().run(request, timeout_s, on_stage)
 
   with Seen(logical_cpus=2) as local:
     harness = harness_of(local, trained, steps=3)

@@ -105,14 +105,8 @@ def test_profile_and_calibration_are_bounded_and_tell(workers, trained):
   problem = problem_on(workers, trained.graph)
   live = OpenCluster(problem.cluster, workers)
   began = time.monotonic()
-  timed = live.profiled(
-    problem,
-    trained.traced,
-    guesses,
-    steps=10**7,
-    measure_s=2.0,
-    on_stage=said.append,
-  )
+  step = live.step(trained.traced, measure_s=4.0, steps=10**7)
+  timed = step.profiled(problem, guesses, said.append)
   assert time.monotonic() - began < 600  # the steps would take hours
   y = trained.graph.index["y"]
   assert timed.graph.time_us["CPU"][y] != problem.graph.time_us["CPU"][y]
@@ -146,7 +140,8 @@ def test_phases_end_by_their_share_of_the_seconds(seconds, ran, monkeypatch):
     (6, 1.0, (1, 1)),
   ):
     found.append(0)
-    for _ in clock.repeat(count, share, *least):
+    at_least, hurried = least
+    for _ in clock.repeat(count, share, at_least=at_least, hurried=hurried):
       found[-1] += 1
       now += 1.0
   assert tuple(found) == ran

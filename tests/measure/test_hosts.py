@@ -46,11 +46,9 @@ def path(served, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def live(path, quick_links):
-  with contextlib.ExitStack() as stack:
-    with quick_links():
-      found = stack.enter_context(open_cluster(path))
-    yield found
+def live(path):
+  with open_cluster(path) as cluster:
+    yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +192,7 @@ def test_two_addresses_of_one_worker_are_refused(tmp_path, served):
     pass
 
 
-def test_the_command_places_and_measures_on_hosts(
-  path, tmp_path, capsys, quick_links
-):
+def test_the_command_places_and_measures_on_hosts(path, tmp_path, capsys):
   model = tmp_path / "two.pb"
   graph = tf.Graph()
   with graph.as_default():
@@ -206,8 +202,7 @@ def test_the_command_places_and_measures_on_hosts(
     tf.add(*ends, name="sum")
   model.write_bytes(graph.as_graph_def().SerializeToString())
   arguments = [f"--graph_def={model}", f"--cluster={path}", "--measure"]
-  with quick_links():
-    assert place.run([*arguments, "--strategy=heft", "--json"]) == 0
+  assert place.run([*arguments, "--strategy=heft", "--json"]) == 0
   told = json.loads(capsys.readouterr().out.splitlines()[-1])
   assert told["source"] == "measured"
   assert 0 < told["step_time_us"] < np.inf

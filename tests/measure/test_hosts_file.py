@@ -40,7 +40,7 @@ def test_workers_have_addresses_and_names(tmp_path):
 @pytest.mark.parametrize(
   ("workers", "said"),
   [
-    ([], "0 elements"),
+    ([], "has 0 workers"),
     ([{"address": "a:1"}] * 2, r"workers\[1\]: address 'a:1' is there twice"),
     (
       [{"address": "a:1", "name": "x"}, {"address": "a:2", "name": "x"}],

@@ -41,14 +41,12 @@ def step():
   return traced, losses
 
 
-def test_split_training_has_keras_losses_and_a_full_profile(
-  step, workers, quick_links
-):
+def test_split_training_has_keras_losses_and_a_full_profile(step, workers):
   traced, keras_losses = step
-  with quick_links():
-    live = OpenCluster(workers.cluster(), workers)
+  live = OpenCluster(workers.cluster(), workers)
   estimated = Problem(cost.op_graph(traced, live.cluster), live.cluster)
-  problem = live.profiled(estimated, traced, guesses, steps=3, traced_steps=2)
+  running = live.step(traced, steps=3, traced_steps=2)
+  problem = running.profiled(estimated, guesses)
   assert not np.array_equal(problem.time_us, estimated.time_us)
   # Scattered at random: the numbers may not depend on where ops run.
   rng = np.random.default_rng(1)

@@ -57,7 +57,7 @@ class Small:
   def starting_us(self, device):
     return 0.0
 
-  def run(self, request, timeout_s):
+  def run(self, request, timeout_s, on_stage):
     nodes = tf.compat.v1.GraphDef.FromString(request.graph_def).node
     on = {
       name: [n.name for n in nodes if n.device == name]
@@ -87,11 +87,11 @@ def four_ops():
 @pytest.mark.parametrize("failures", [0, 1, 2])
 def test_a_request_that_grpc_repeated_is_sent_once_more(failures):
   class Repeating(Small):
-    def run(self, request, timeout_s):
+    def run(self, request, timeout_s, on_stage):
       if len(self.asked) < failures:
         self.asked.append(None)
         raise ChildError("lost", "The same request was received twice.")
-      return super().run(request, timeout_s)
+      return super().run(request, timeout_s, on_stage)
 
   problem, traced = four_ops()
   harness = MeasurementHarness(problem, traced, Repeating())

@@ -103,7 +103,7 @@ def test_slurm_task_finds_its_node_in_any_order(monkeypatch):
   )
   task = resolvers.resolve("slurm")
   assert addresses(task) == ["n10:8888", "n9:8888"]
-  assert task.own.address == "n9:8888"
+  assert task.worker.address == "n9:8888"
   monkeypatch.delenv("SLURMD_NODENAME")
   assert resolvers.resolve("slurm").index == 0  # as TensorFlow says
 
@@ -146,7 +146,7 @@ def test_own_name_of_loopback_is_refused_beside_other_hosts(monkeypatch):
   monkeypatch.setattr(
     host, "resolve", lambda name: resolve({"n1": "127.0.1.1"}.get(name, name))
   )
-  found = [workers.Worker(a, a) for a in ("n1:1", "10.0.0.2:1")]
+  found = [workers.Worker(a) for a in ("n1:1", "10.0.0.2:1")]
   task = resolvers.Task(workers.Hosts("slurm", tuple(found)), 0)
   with pytest.raises(MeasurementError, match=r"127\.0\.1\.1 here.*/etc/hosts"):
     tasks.check_reachable(task)

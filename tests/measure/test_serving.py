@@ -36,6 +36,14 @@ def listeners(pid):
   return [line.split()[3] for line in lines if f"pid={pid}," in line]
 
 
+@pytest.mark.skipif(not shutil.which("ss"), reason="iproute2 is missing")
+def test_local_workers_listen_on_loopback(workers):
+  workers.start()
+  for pid in workers.pids:
+    (address,) = listeners(pid)
+    assert address.startswith("*%lo:")
+
+
 def test_it_serves_on_loopback_and_is_gone_after_a_signal():
   binds = ("127.0.0.2:0", "127.0.0.1:0")
   with serving(binds) as (other, loopback):

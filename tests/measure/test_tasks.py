@@ -71,7 +71,7 @@ def test_two_tasks_of_tf_config_measure_once(arguments, tmp_path):
 
 
 def hosts_of(*ports):
-  found = [workers.Worker(f"127.0.0.1:{p}", f"127.0.0.1:{p}") for p in ports]
+  found = [workers.Worker(f"127.0.0.1:{p}") for p in ports]
   return workers.Hosts("lab", tuple(found))
 
 
@@ -80,7 +80,7 @@ def test_the_end_of_the_first_task_ends_the_others(monkeypatch):
   served = Served("127.0.0.1:0")
   try:
     address = served.await_address()
-    first = workers.Worker(address, address)
+    first = workers.Worker(address)
     killer = threading.Timer(1.0, served.process.kill)
     killer.start()
     tasks.await_end(first)

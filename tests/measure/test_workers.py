@@ -21,7 +21,7 @@ from tfplace.measure import (
   WorkerCluster,
   placed_step,
 )
-from tfplace.measure.local import host
+from tfplace.measure.local import host, runtime
 
 _PARENT = """
 import time
@@ -87,11 +87,6 @@ def test_workers_are_cpu_devices_with_measured_links(workers):
   assert len(cluster.links) == 2
 
 
-def test_servers_are_bound_to_loopback(workers):
-  if os.uname().sysname == "Linux":
-    assert workers.loopback_only
-
-
 def test_workers_are_gone_after_an_interrupt_in_a_step(trained):
   def interrupt(signum, frame):
     raise KeyboardInterrupt
@@ -149,8 +144,9 @@ def test_workers_die_with_a_killed_parent_even_when_stopped():
     parent.stdout.close()
 
 
-def test_startup_that_takes_too_long_leaves_nobody():
-  workers = WorkerCluster(1, startup_timeout_s=0.01)
+def test_startup_that_takes_too_long_leaves_nobody(monkeypatch):
+  monkeypatch.setattr(runtime, "STARTUP_TIMEOUT_S", 0.01)
+  workers = WorkerCluster(1)
   with pytest.raises(ChildError, match="starting worker 0: no answer") as info:
     workers.start()
   assert info.value.kind == "hung"
@@ -165,7 +161,7 @@ def test_fewer_than_one_worker_is_refused():
 def test_reserved_ports_differ_and_no_other_process_gets_them():
   import socket
 
-  with host.reserved(3) as free:
-    assert len(set(free)) == 3
+  with host.reserved_port() as first, host.reserved_port() as second:
+    assert first != second
     with socket.socket() as other, pytest.raises(OSError):
-      other.bind((host.LOOPBACK, free[0]))
+      other.bind((host.LOOPBACK, first))

@@ -96,7 +96,7 @@ def faulty_step() -> Step:
   """Goes wrong by where its ops run: a real fault of a real placement.
 
   An op "on_<fault>" reads which process it runs in; away from that of "home",
-  the step divides zero by zero ("nan"), fills 1.2 GB ("memory"), or waits for
+  the step divides zero by zero ("nan"), fills 400 TB ("memory"), or waits for
   an element that never comes ("hang"). On one device it computes 1.0.
   """
   graph = tf.Graph()
@@ -108,7 +108,9 @@ def faulty_step() -> Step:
     }
     zero = tf.cast(tf.logical_not(away["nan"]), tf.float32, name="zero")
     one = tf.math.divide(zero, zero, name="one")
-    count = tf.where(away["memory"], 300_000_000, 1, name="count")
+    count = tf.where(
+      away["memory"], tf.constant(10**14, tf.int64), 1, name="count"
+    )
     big = tf.fill(tf.reshape(count, [1]), 2.0, name="big")
     queue = tf.raw_ops.FIFOQueueV2(
       component_types=[tf.float32], shapes=[[]], name="queue"

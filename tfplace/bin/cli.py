@@ -5,7 +5,6 @@ there are no global flags.
 """
 
 import contextlib
-import functools
 import importlib
 import os
 import signal
@@ -87,59 +86,48 @@ def command(
   define: Callable[[flags.FlagValues], None],
   main: Callable[[flags.FlagValues], None],
 ) -> Callable[..., int]:
-  """Returns the console script of a module; see `run_command`.
+  """Returns the console script of a module.
+
+  It takes arguments without the program's name, by default those of the
+  process, and reports an error in one line on stderr. It returns an exit code:
+  0 for success, 1 for an error, 130 if interrupted, 143 if terminated.
 
   Args:
     about: docstring of the module: the name, a colon, and the description.
+    define: defines the flags.
+    main: the command; raises `TfplaceError` for errors of the user.
   """
   name, _, description = about.partition(": ")
-  return functools.partial(run_command, name, description, define, main)
 
+  def run(argv: Sequence[str] | None = None) -> int:
+    values = flags.FlagValues()
+    define(values)
+    flags.DEFINE_bool(
+      "debug", False, "Show the traceback of an error.", flag_values=values
+    )
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+      with contextlib.redirect_stdout(cast(TextIO, _Output(sys.stdout))):
+        if _HELP.isdisjoint(arguments):
+          _parse([name, *arguments], values)
+          with signals.raising():
+            main(values)
+        else:
+          print(_help_text(name, description, values))
+        sys.stdout.flush()
+    except (KeyboardInterrupt, signals.Ended):
+      return signals.end(name, signals.received() or signal.SIGINT)
+    except Exception as error:
+      number = signals.received()
+      if number is not None:  # A signal may surface as another error.
+        return signals.end(name, number)
+      if "--debug" in arguments:
+        traceback.print_exc()
+      print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
+      return 1
+    return 0
 
-def run_command(
-  name: str,
-  description: str,
-  define: Callable[[flags.FlagValues], None],
-  main: Callable[[flags.FlagValues], None],
-  argv: Sequence[str] | None = None,
-) -> int:
-  """Parses flags, runs a command, and reports errors in one line.
-
-  Args:
-    description: first paragraphs of `--help`.
-    main: the command; raises `TfplaceError` for errors of the user.
-    argv: arguments without the program's name. None takes those of the process.
-
-  Returns:
-    The exit code: 0 for success, 1 for an error (one line on stderr), 130 if
-    interrupted, 143 if terminated.
-  """
-  values = flags.FlagValues()
-  define(values)
-  flags.DEFINE_bool(
-    "debug", False, "Show the traceback of an error.", flag_values=values
-  )
-  arguments = list(sys.argv[1:] if argv is None else argv)
-  try:
-    with contextlib.redirect_stdout(cast(TextIO, _Output(sys.stdout))):
-      if _HELP.isdisjoint(arguments):
-        _parse([name, *arguments], values)
-        with signals.raising():
-          main(values)
-      else:
-        print(_help_text(name, description, values))
-      sys.stdout.flush()
-  except (KeyboardInterrupt, signals.Ended):
-    return signals.end(name, signals.received() or signal.SIGINT)
-  except Exception as error:
-    number = signals.received()
-    if number is not None:  # A signal may surface as another error.
-      return signals.end(name, number)
-    if "--debug" in arguments:
-      traceback.print_exc()
-    print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
-    return 1
-  return 0
+  return run
 
 
 def define(
@@ -213,18 +201,18 @@ class _Output:
     return getattr(self._stream, name)
 
   def write(self, text: str) -> int:
-    with self._told():
+    with self._reporting():
       try:
         return self._stream.write(text)
       except UnicodeEncodeError as error:
         return self._stream.write(encodable(text, error.encoding))
 
   def flush(self) -> None:
-    with self._told():
+    with self._reporting():
       self._stream.flush()
 
   @contextlib.contextmanager
-  def _told(self) -> Iterator[None]:
+  def _reporting(self) -> Iterator[None]:
     try:
       yield
     except OSError as error:

@@ -54,37 +54,36 @@ Section = tuple[list[str], Any, list[Finding]]
 
 
 def examine(trains: bool) -> None:
-  """Tells the parent what this process can import, see and train."""
-
+  """Sends the parent what this process can import, see and train."""
   checks: list[tuple[str, Callable[[], Any]]] = [
     (f"importing {name}", functools.partial(importlib.import_module, name))
     for name in _LIBRARIES
   ]
-  checks += [("looking for devices", _tell_devices)]
+  checks += [("looking for devices", _send_devices)]
   checks += [("training a placed model", _train)] if trains else []
   for what, check in checks:
-    _tell("stage", what)
+    _send("stage", what)
     try:
       check()
     except Exception as error:
       text = " ".join(str(error).split())[:300]
-      _tell("failure", f"failed with {type(error).__name__}: {text}")
+      _send("failure", f"failed with {type(error).__name__}: {text}")
       return
 
 
-def _tell(key: str, value: Any) -> None:
+def _send(key: str, value: Any) -> None:
   print(_MARK, json.dumps({key: value}), flush=True)
 
 
-def _tell_devices() -> None:
+def _send_devices() -> None:
   import tensorflow as tf
 
   from tfplace.simulate import jit, simulator
 
   details = tf.config.experimental.get_device_details
   gpus = map(details, tf.config.list_physical_devices("GPU"))
-  _tell("gpus", [gpu.get("device_name", "GPU") for gpu in gpus])
-  _tell("code", jit.cache_folders() if simulator else [])
+  _send("gpus", [gpu.get("device_name", "GPU") for gpu in gpus])
+  _send("code", jit.cache_folders() if simulator else [])
 
 
 def _train() -> None:
@@ -109,13 +108,13 @@ def _train() -> None:
   plain, placed = _chain(), _chain()
   placed.set_weights(plain.get_weights())
   fit: Any = {"batch_size": len(x), "epochs": 3, "verbose": 0}
-  _tell("expected", plain.fit(x, y, **fit).history["loss"])
+  _send("expected", plain.fit(x, y, **fit).history["loss"])
   options: Any = {"costs": "estimated", "verbose": 0}
   tfplace.place_model(placed, strategy="blocks", batch_size=len(x), **options)
   losses = placed.fit(x, y, **fit).history["loss"]
   plan: Any = placed.placement
-  _tell("devices", [d.rpartition("/device:")[2] for d in plan.devices])
-  _tell("losses", losses)
+  _send("devices", [d.rpartition("/device:")[2] for d in plan.devices])
+  _send("losses", losses)
 
 
 def _chain() -> "keras.Model":
@@ -291,13 +290,13 @@ def _main(values: "flags.FlagValues") -> None:
   for check in checks if values.self_test else checks[:-1]:
     name = check.__name__[1:]
     try:
-      lines, data[name], found = check(facts)
+      lines, data[name], new = check(facts)
     except Exception as error:
       lines = []
-      found = [Finding(f"{name}: {type(error).__name__}: {error}", _REPORT_IT)]
+      new = [Finding(f"{name}: {type(error).__name__}: {error}", _REPORT_IT)]
     if name == "self_test" and any(f.is_broken for f in findings):
-      found = []  # A known cause is told once.
-    findings += found
+      new = []  # A known cause is shown once.
+    findings += new
     screen.print(Text(f"\n{name.capitalize()}", style="bold"))
     for line in lines:
       screen.print(Text(f"  {line}"), soft_wrap=True)
@@ -310,8 +309,8 @@ def _main(values: "flags.FlagValues") -> None:
   if not broken:
     screen.print(Text("  All that tfplace needs works."))
   if values.json:
-    told = [dataclasses.asdict(finding) for finding in findings]
-    print(json.dumps({"ok": not broken, **data, "findings": told}))
+    data["findings"] = [dataclasses.asdict(finding) for finding in findings]
+    print(json.dumps({"ok": not broken, **data}))
   if broken:
     raise TfplaceError(f"{len(broken)} broken: {'; '.join(broken)}")
 

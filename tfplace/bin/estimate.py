@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tfplace import formats
-from tfplace.bin import cli, outputs, sources
+from tfplace.bin import cli, model_flags, outputs, sources
 from tfplace.formats.results import estimate_to_json
 from tfplace.graph import Placement
 from tfplace.graph.estimate import Estimate
@@ -89,25 +89,24 @@ def _main(values: flags.FlagValues) -> None:
   rows = estimates.cards_of(values.cluster)
   source = sources.open_source(values, kind)
   with (
-    sources.imported(values["import"].value or ()),
+    model_flags.imported(values),
     cli.showing_progress(f"Estimating {source.name}") as on_stage,
   ):
     on_stage("starting TensorFlow")
     cli.load_tensorflow()
     source = source.loaded(on_stage)
-    found = _estimate(values, source, rows, on_stage)
+    estimate = _estimate(values, source, rows, on_stage)
     if values.report:
       on_stage("writing the report")
-      page.save_report(
-        _drawn(values, source, rows, found, on_stage), values.report
-      )
+      drawn = _drawn(values, source, rows, estimate=estimate, on_stage=on_stage)
+      page.save_report(drawn, values.report)
   if values.output:
-    formats.save_estimate(found, values.output)
+    formats.save_estimate(estimate, values.output)
   screen = cli.open_console()
-  for part in estimate_tables(found):
+  for part in estimate_tables(estimate):
     screen.print(part)
   if values.json:
-    print(json.dumps(estimate_to_json(found)))
+    print(json.dumps(estimate_to_json(estimate)))
 
 
 def _estimate(
@@ -117,32 +116,33 @@ def _estimate(
   on_stage: Progress,
 ) -> Estimate:
   config = sources.request(values)
-  found = estimates.estimate_steps(
+  result = estimates.estimate_steps(
     source, rows, config, values.precision or None, on_stage
   )
   if not values.largest_batch:
-    return found
+    return result
   largest = estimates.find_largest_batch(
     source,
     cluster_card(rows[0].cluster),
     config,
-    batch_size=max(1, found.batch_size),
+    batch_size=max(1, result.batch_size),
     precision=_precision(values),
     on_stage=on_stage,
   )
-  return dataclasses.replace(found, largest_batch=largest)
+  return dataclasses.replace(result, largest_batch=largest)
 
 
 def _drawn(
   values: flags.FlagValues,
   source: "ModelSource",
   rows: "list[Card]",
-  found: Estimate,
+  *,
+  estimate: Estimate,
   on_stage: Progress,
 ) -> Placement:
   """Returns the placement on one device whose report is drawn."""
   _, card = min(
-    zip(found.steps[0].cards, rows, strict=True),
+    zip(estimate.steps[0].cards, rows, strict=True),
     key=lambda pair: (not pair[0].fits, pair[0].memory_bytes),
   )
   config, precision = sources.request(values), _precision(values)

@@ -76,10 +76,10 @@ def _recompute(values: flags.FlagValues) -> str | list[str]:
 def arguments(values: flags.FlagValues) -> list[str]:
   """Returns the given flags, for the command line of another command."""
   names = ("microbatches", "max_in_flight", "allow_batch_statistics")
-  found = [f"--{n}={values[n].value}" for n in names if values[n].present]
+  result = [f"--{n}={values[n].value}" for n in names if values[n].present]
   if values["recompute"].present:
-    found.append(f"--recompute={','.join(values.recompute)}")
-  return found
+    result.append(f"--recompute={','.join(values.recompute)}")
+  return result
 
 
 def check_not_chosen(values: flags.FlagValues) -> None:
@@ -135,7 +135,7 @@ def _count(values: flags.FlagValues, flag: str) -> int | None:
 
 
 def check_agrees(
-  values: flags.FlagValues, found: VariantConfig, path: str
+  values: flags.FlagValues, planned: VariantConfig, path: str
 ) -> None:
   """Checks that the given flags agree with the microbatches of a placement.
 
@@ -144,9 +144,9 @@ def check_agrees(
   """
   asked = config(values)
   if values["recompute"].present and (
-    asked.recompute.is_none != found.recompute.is_none
+    asked.recompute.is_none != planned.recompute.is_none
   ):
-    what = "nothing" if found.recompute.is_none else "activations"
+    what = "nothing" if planned.recompute.is_none else "activations"
     raise cli.UsageError(
       f"--recompute={','.join(values.recompute)}, and placement {path!r}"
       f" recomputes {what}: leave the flag out"
@@ -154,14 +154,14 @@ def check_agrees(
   pairs = {
     "microbatches": (
       (asked.count, asked.sizes),
-      (found.count, found.sizes),
+      (planned.count, planned.sizes),
     ),
-    "max_in_flight": (asked.in_flight, found.in_flight),
+    "max_in_flight": (asked.in_flight, planned.in_flight),
   }
   for flag, (wanted, there) in pairs.items():
     if values[flag].present and wanted != there:
       raise cli.UsageError(
         f"--{flag}={values[flag].value}, and placement {path!r} is of"
-        f" {found.words} with {found.in_flight} in flight:"
+        f" {planned.words} with {planned.in_flight} in flight:"
         " leave the flag out"
       )

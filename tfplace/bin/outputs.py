@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
-from rich.table import Table
-from rich.text import Text
 
 from tfplace.bin import cli
 from tfplace.formats.results import evaluation_to_json
 from tfplace.graph import Evaluation, Placement
 from tfplace.graph.evaluation import Result
 from tfplace.graph.order import RANK
-from tfplace.graph.units import format_bytes, format_us
-from tfplace.plan.variants import VariantChoice, VariantTrial
 from tfplace.report import page, trace
 from tfplace.simulate import Simulator, control_edges
 
@@ -95,55 +91,6 @@ def print_evaluation(evaluation: Evaluation) -> None:
   print(json.dumps(evaluation_to_json(evaluation)))
 
 
-def print_choice(choice: VariantChoice, single: Result | None) -> None:
-  """Prints the table of step variants, with the chosen one in bold.
-
-  Args:
-    single: whole step on one device, or None if no device has the memory.
-  """
-  rows = Table()
-  rows.add_column("microbatches")
-  changed = any(not t.variant.recompute.is_none for t in choice.trials)
-  if changed:
-    rows.add_column("activations")
-  names = ("in flight", "step time", "vs one device", "peak memory (fullest)")
-  for name in (*names, "search s"):
-    rows.add_column(name, justify="right")
-  shows_order = any(trial.order == RANK for trial in choice.trials)
-  if shows_order:
-    rows.add_column("order of ops")
-  for trial in choice.trials:
-    style = "bold" if trial.variant == choice.variant else ""
-    cells = _cells(trial, single) + [trial.order] * shows_order
-    if changed:
-      is_kept = trial.variant.recompute.is_none
-      cells.insert(1, "kept" if is_kept else "recomputed")
-    rows.add_row(*map(Text, cells), style=style)
-  cli.open_console().print(rows)
-
-
-def _cells(trial: VariantTrial, single: Result | None) -> list[str]:
-  count, flight = trial.variant.count, trial.variant.max_in_flight
-  name = "1 (whole)" if trial.variant.is_whole else str(count)
-  if trial.variant.sizes is not None:
-    name += f" ({', '.join(map(str, trial.variant.sizes))})"
-  held = "all" if flight is None else str(flight)
-  if trial.best is None:
-    return [name, held, trial.why, "-", "-", f"{trial.seconds:.2f}"]
-  evaluation, ratio = trial.best.evaluation, "-"
-  if single is not None:
-    ratio = f"{single.evaluation.step_time_us / trial.step_time_us:.3f}x"
-  how = " (measured)" if trial.measured_us is not None else ""
-  return [
-    name,
-    held,
-    format_us(trial.step_time_us) + how,
-    ratio,
-    format_bytes(max(evaluation.peak_memory_bytes.values())),
-    f"{trial.seconds:.2f}",
-  ]
-
-
 FILES = {  # Flags of what tfplace-place writes.
   "output": "tfplace.placement.v1 file to write.",
   "output_graph_def": "GraphDef to write (.pb or .pbtxt), with the device of"
@@ -201,6 +148,6 @@ def write_files(
         values.saved_model,
         placement,
         values.output_saved_model,
-        values.batch_size,
+        batch_size=values.batch_size,
         allow_side_effects=values.allow_side_effects,
       )

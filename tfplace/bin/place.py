@@ -32,10 +32,10 @@ from tfplace.plan import (
   make_plan,
 )
 from tfplace.plan.config import AUTO
-from tfplace.plan.live_step import LiveStep
+from tfplace.plan.live_step import guesses
 from tfplace.plan.search import Outcome
 from tfplace.plan.variants import VariantChoice
-from tfplace.report.table import results_table
+from tfplace.report.table import choice_table, results_table
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
@@ -237,12 +237,15 @@ class _PlacedSteps(sources.FlagSteps):
       cli.load_tensorflow()  # For the learned policy, outside the budget.
     if self.devices is None or traced is None:
       return StepVariant(problem, traced)
-    options = {"allow_side_effects": values.allow_side_effects}
-    live = LiveStep(self.devices, traced, options, values.measure_s or math.inf)
+    live = self.devices.step(
+      traced,
+      measure_s=values.measure_s or math.inf,
+      allow_side_effects=values.allow_side_effects,
+    )
     if microbatch_flags.chosen(values):
       live = live.shared(_RUNNING_STEPS)
     with show("profiling", f" {problem.graph.name}") as on_stage:
-      problem = live.profiled(problem, on_stage)
+      problem = live.profiled(problem, guesses, on_stage)
     return StepVariant(problem, traced, live)
 
 
@@ -273,7 +276,8 @@ def _print(values: flags.FlagValues, plan: Plan, report: Outcome) -> None:
     print(f"{strategy}: {error}")
   best, single = report.best, report.reference
   if report.choice is not None:
-    outputs.print_choice(report.choice, single)
+    table = choice_table(report.choice, single)
+    cli.open_console().print(table.to_rich())
   cli.open_console().print(
     results_table(
       report.results, best=best, measured=report.measured, single=single

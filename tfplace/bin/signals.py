@@ -51,12 +51,12 @@ def install_in_command() -> None:
   """
   program = os.path.basename(sys.argv[0]) if sys.argv else ""
   if program == "-m":  # Python has not found the module yet.
-    found = re.search(r"-m ?tfplace\.bin\.([a-z]+)", " ".join(sys.orig_argv))
+    match = re.search(r"-m ?tfplace\.bin\.([a-z]+)", " ".join(sys.orig_argv))
   else:
-    found = re.fullmatch(r"tfplace-([a-z]+)(\.exe)?", program)
-  if not found:
+    match = re.fullmatch(r"tfplace-([a-z]+)(\.exe)?", program)
+  if not match:
     return
-  _State.name = f"tfplace-{found[1]}"
+  _State.name = f"tfplace-{match[1]}"
   _open_closed()
   with contextlib.suppress(OSError):  # It may be closed.
     _State.stderr = os.dup(2)
@@ -64,10 +64,10 @@ def install_in_command() -> None:
     signal.signal(signal.SIGINT, _handle)
   if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
     signal.signal(signal.SIGTERM, _handle)
-  heard, told = os.pipe()
-  os.set_blocking(told, False)
-  signal.set_wakeup_fd(told, warn_on_full_buffer=False)
-  threading.Thread(target=_watch, args=(heard,), daemon=True).start()
+  reader, writer = os.pipe()
+  os.set_blocking(writer, False)
+  signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+  threading.Thread(target=_watch, args=(reader,), daemon=True).start()
 
 
 def _open_closed() -> None:
@@ -124,9 +124,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
   raise KeyboardInterrupt if number == signal.SIGINT else Ended
 
 
-def _watch(heard: int) -> None:
+def _watch(reader: int) -> None:
   while True:
-    for number in os.read(heard, 64):
+    for number in os.read(reader, 64):
       if number in _WORDS and signal.getsignal(number) is _handle:
         time.sleep(_GRACE_S)
         _end_now(number)
@@ -155,11 +155,11 @@ def _exit(number: int) -> NoReturn:
 
 
 def _children() -> list[int]:
-  found = []
+  result = []
   with contextlib.suppress(OSError):
     for entry in filter(str.isdigit, os.listdir("/proc")):
       with contextlib.suppress(OSError), open(f"/proc/{entry}/stat") as file:
         parent = file.read().rpartition(")")[2].split()[1]
         if int(parent) == os.getpid():
-          found.append(int(entry))
-  return found
+          result.append(int(entry))
+  return result

@@ -2,21 +2,15 @@
 
 import contextlib
 import dataclasses
-import importlib
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from tfplace import formats
-from tfplace.bin import cli, microbatch_flags
+from tfplace.bin import cli, microbatch_flags, model_flags
 from tfplace.cost import registry
-from tfplace.errors import shown
 from tfplace.graph import Cluster, OpGraph, Placement, Problem
-from tfplace.graph.given_batch import GivenBatch
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.op_graph import XLA
 from tfplace.graph.progress import Progress, silent
@@ -66,29 +60,12 @@ _SOURCES = {
 def define_source_flags(values: flags.FlagValues) -> None:
   """Adds the flags of a graph source."""
   cli.define_all(values, _SOURCES)
-  cli.define_all(
-    values,
-    {
-      "sample": "Batch of --keras_model: an .npz file with arrays x, y and"
-      " sample_weight, or named like the inputs and outputs.",
-      "graph_cache_dir": "Directory that caches extracted graphs. Default:"
-      " tfplace in the user's cache directory. An empty value disables the"
-      " cache.",
-    },
+  model_flags.define_flags(values)
+  text = (
+    "Directory that caches extracted graphs. Default: tfplace in the user's"
+    " cache directory. An empty value disables the cache."
   )
-  cli.define_all(
-    values,
-    {
-      "import": "Python modules that define the custom classes and functions of"
-      " --keras_model, such as my.module, also in the working directory.",
-      "input_shapes": "Shapes of the inputs of --keras_model with the batch"
-      " size, such as token_ids:16x128,padding_mask:16x128, or 16x128 for a"
-      " single input.",
-      "model_sizes": "Additional sizes of a zoo model, such as"
-      " length=20,vocabulary=5000.",
-    },
-    [],
-  )
+  cli.define(values, "graph_cache_dir", text)
   text = "Examples per step. Default: the model's own."
   cli.define(values, "batch_size", text, kind=int, least=1)
   text = "Use the training step rather than inference."
@@ -123,12 +100,12 @@ def microbatches_of_placement(
   asked = microbatch_flags.config(values)
   if chosen_source(values) not in source_lib.MICROBATCH_KINDS:
     return asked
-  found = microbatches_of(formats.load_assignments(path))
-  found = dataclasses.replace(
-    found, allow_batch_statistics=asked.allow_batch_statistics
+  variant = microbatches_of(formats.load_assignments(path))
+  variant = dataclasses.replace(
+    variant, allow_batch_statistics=asked.allow_batch_statistics
   )
-  microbatch_flags.check_agrees(values, found, path)
-  return found
+  microbatch_flags.check_agrees(values, variant, path)
+  return variant
 
 
 def define_cluster_flag(
@@ -182,8 +159,8 @@ def chosen_source(values: flags.FlagValues, may_choose: bool = False) -> str:
   given = [name for name in _SOURCES if values[name].value]
   if len(given) != 1:
     choices = ", ".join(f"--{name}" for name in _SOURCES)
-    found = " and ".join(f"--{name}" for name in given) or "none"
-    raise cli.UsageError(f"give exactly one of {choices}; found {found}")
+    named = " and ".join(f"--{name}" for name in given) or "none"
+    raise cli.UsageError(f"give exactly one of {choices}; found {named}")
   source = str(values[given[0]].value)
   if not may_choose:
     microbatch_flags.check_not_chosen(values)
@@ -212,8 +189,8 @@ def open_source(values: flags.FlagValues, kind: str) -> ModelSource:
     kind=kind,
     training=values.training,
     batch_size=values.batch_size,
-    sizes=model_sizes(values),
-    sample=given_batch(values, kind),
+    sizes=model_flags.sizes(values),
+    sample=model_flags.batch(values, kind),
     allow_side_effects=values.allow_side_effects,
   )
 
@@ -265,7 +242,7 @@ class FlagSteps(Steps):
     if self.values.graph:
       return super().graph(variant)
     with (
-      imported(self.values["import"].value or ()),
+      model_flags.imported(self.values),
       cli.showing_progress(f"Extracting {self.source.name}") as shown_stage,
     ):
       on_stage = _loading_tensorflow(shown_stage)
@@ -319,62 +296,6 @@ def graph_cache_of(
   return graph_cache.GraphCache(folder) if folder else None
 
 
-def model_sizes(values: flags.FlagValues) -> dict[str, int]:
-  """Returns the value of `--model_sizes`.
-
-  Raises:
-    UsageError: an item is not of the form name=number.
-  """
-  result = {}
-  for item in values.model_sizes:
-    key, _, number = item.partition("=")
-    if not cli.is_count(number):
-      raise cli.UsageError(
-        f"--model_sizes: {shown(item)} is not of the form name=number"
-      )
-    result[key] = int(number)
-  return result
-
-
-def given_batch(values: flags.FlagValues, kind: str) -> GivenBatch | None:
-  """Returns the batch of `--input_shapes` or `--sample`, or None.
-
-  Raises:
-    UsageError: both are given, the source is no Keras file, an item is not of
-      the form name:16x128, or batch sizes differ.
-  """
-  items, path = values.input_shapes, values.sample
-  if not items and not path:
-    return None
-  flag = f"--input_shapes={','.join(items)}" if items else f"--sample={path}"
-  if kind != "keras_model":
-    raise cli.UsageError(
-      f"{flag} is for --keras_model; --{kind} says its own shapes"
-    )
-  if items and path:
-    raise cli.UsageError(
-      f"{flag} and --sample={path} both describe the batch: give one"
-    )
-  shapes: dict[str, tuple[int, ...]] = {}
-  for item in items:
-    name, _, text = item.rpartition(":")
-    sizes = text.split("x")
-    are_sizes = all(cli.is_count(size) and int(size) for size in sizes)
-    if not are_sizes or name in shapes:
-      raise cli.UsageError(
-        f"--input_shapes: {shown(item)} is not of the form name:16x128, or the"
-        " name is there twice"
-      )
-    shapes[name] = tuple(map(int, sizes))
-  batch_sizes = {shape[0] for shape in shapes.values()}
-  if len(batch_sizes | {values.batch_size or min(batch_sizes, default=1)}) > 1:
-    raise cli.UsageError(
-      f"{flag}: the first numbers are the batch size, and they differ"
-      + (f" (--batch_size={values.batch_size})" if values.batch_size else "")
-    )
-  return GivenBatch(shapes, path or "")
-
-
 @contextlib.contextmanager
 def opened_cluster(
   values: flags.FlagValues,
@@ -387,50 +308,5 @@ def opened_cluster(
   name = cli.required(values, "cluster")
   if is_live(name):
     cli.load_tensorflow()
-  with clusters.opened(name, Stages(cli.show_stage)) as found:
-    yield found
-
-
-@contextlib.contextmanager
-def imported(modules: Sequence[str]) -> Iterator[None]:
-  """Makes the classes and functions of modules known to Keras.
-
-  Raises:
-    UsageError: a module is missing, or its import fails.
-  """
-  if not modules:
-    yield
-    return
-  cli.load_tensorflow()
-  import keras
-
-  objects: dict[str, Any] = {}
-  for name in modules:
-    objects |= _defined_in(_import(name))
-  with keras.saving.custom_object_scope(objects):
-    yield
-
-
-def _import(name: str) -> ModuleType:
-  directory = os.getcwd()
-  sys.path.append(directory)
-  try:
-    return importlib.import_module(name)
-  except Exception as error:
-    raise cli.UsageError(
-      f"--import: module {name!r} cannot be imported:"
-      f" {type(error).__name__}: {error}"
-    ) from error
-  finally:
-    sys.path.remove(directory)
-
-
-def _defined_in(module: ModuleType) -> dict[str, Any]:
-  """Returns the public classes and functions that a module defines."""
-  return {
-    name: value
-    for name, value in vars(module).items()
-    if not name.startswith("_")
-    and callable(value)
-    and getattr(value, "__module__", None) == module.__name__
-  }
+  with clusters.opened(name, Stages(cli.show_stage)) as opened:
+    yield opened

@@ -29,13 +29,13 @@ def run(
     TfplaceError: see `main`; or this task's role or worker is invalid.
   """
   task = find(values)
-  if task is None or task.own is None:
+  if task is None or task.worker is None:
     main(values)
     return
-  warn_if_exposed(command, task.own.address)
+  warn_if_exposed(command, task.worker.address)
   number, of = task.index, len(task.hosts.workers)
   role = "serves its worker" if number else "runs the command"
-  _say(command, f"worker {number} of {of}, {task.own.address}, {role}")
+  _say(command, f"worker {number} of {of}, {task.worker.address}, {role}")
   with tasks.taking_part(task, lambda how: say_dead(command, how)) as is_first:
     if is_first:
       main(values)

@@ -42,6 +42,30 @@ _REQUESTED = [
   if field.name not in ("network", "search_s")
 ]
 
+# Numbers of `TrainConfig` with a flag: type, least value, help.
+_NUMBERS: tuple[tuple[str, type, float, str], ...] = (
+  ("iterations", int, 0, "PPO iterations, each on the next graph."),
+  ("imitation_steps", int, 0, "Imitation steps per graph, before PPO."),
+  ("samples", int, 2, "Placements sampled per iteration."),
+  ("checkpoint_every", int, 1, "Iterations between checkpoints."),
+  ("seed", int, 0, "Seed of all random choices."),
+  (
+    "elite",
+    float,
+    0.01,
+    "For all but placeto: best share of an iteration's samples that is used for"
+    " training. 1 is plain PPO or REINFORCE.",
+  ),
+  ("learning_rate", float, 0.0, "Learning rate of Adam."),
+  (
+    "entropy",
+    float,
+    0.0,
+    "Weight of the entropy. A larger weight keeps samples diverse, which"
+    " improves the best of many.",
+  ),
+)
+
 
 def _define(values: flags.FlagValues) -> None:
   training_graphs.define(values)
@@ -86,28 +110,7 @@ def _define(values: flags.FlagValues) -> None:
   cli.define(values, "measured_steps", text, 5, least=1)
   text = "Seconds that one measurement may take."
   cli.define(values, "timeout_s", text, 60.0, least=1.0)
-  for name, kind, least, text in (
-    ("iterations", int, 0, "PPO iterations, each on the next graph."),
-    ("imitation_steps", int, 0, "Imitation steps per graph, before PPO."),
-    ("samples", int, 2, "Placements sampled per iteration."),
-    ("checkpoint_every", int, 1, "Iterations between checkpoints."),
-    ("seed", int, 0, "Seed of all random choices."),
-    (
-      "elite",
-      float,
-      0.01,
-      "For all but placeto: best share of an iteration's samples that is used"
-      " for training. 1 is plain PPO or REINFORCE.",
-    ),
-    ("learning_rate", float, 0.0, "Learning rate of Adam."),
-    (
-      "entropy",
-      float,
-      0.0,
-      "Weight of the entropy. A larger weight keeps samples diverse, which"
-      " improves the best of many.",
-    ),
-  ):
+  for name, kind, least, text in _NUMBERS:
     default = getattr(TrainConfig, name)
     more = " Default: that of the strategy." if default is None else ""
     cli.define(values, name, text + more, default, kind=kind, least=least)
@@ -129,9 +132,27 @@ def _check(values: flags.FlagValues) -> None:
     raise cli.UsageError(f"give at least one of {choices}")
   policy_format.check_export_dir(values.export_dir)
   training_graphs.check_microbatches(values)
-  _check_strategy(values)
-  _check_minutes(values)
-  _check_dask(values)
+  if values.elite is not None and values.strategy == "placeto":
+    raise cli.UsageError(
+      f"--elite={values.elite} is for other strategies, not placeto"
+    )
+  if values.minutes is not None and values["iterations"].present:
+    raise cli.UsageError(
+      f"--minutes={values.minutes:g} and --iterations={values.iterations} both"
+      " limit the run: give one of them"
+    )
+  if values.dask is not None:
+    dask_workers.check_dask(values.dask)
+    if values.reward == "measure":
+      raise cli.UsageError(
+        f"--dask={values.dask} is for --reward=simulate: real devices measure"
+        " one placement at a time"
+      )
+  _check_devices(values)
+
+
+def _check_devices(values: flags.FlagValues) -> None:
+  """Checks that `--cluster` and `--reward` agree."""
   live = [name for name in values.cluster if sources.is_live(name)]
   resolved = [name for name in live if resolvers.is_resolver(name)]
   if resolved:
@@ -145,32 +166,6 @@ def _check(values: flags.FlagValues) -> None:
     raise cli.UsageError(
       f"--cluster={live[0]} names real devices; --reward=simulate needs a"
       " preset or a cluster file"
-    )
-
-
-def _check_strategy(values: flags.FlagValues) -> None:
-  if values.elite is not None and values.strategy == "placeto":
-    raise cli.UsageError(
-      f"--elite={values.elite} is for other strategies, not placeto"
-    )
-
-
-def _check_minutes(values: flags.FlagValues) -> None:
-  if values.minutes is not None and values["iterations"].present:
-    raise cli.UsageError(
-      f"--minutes={values.minutes:g} and --iterations={values.iterations} both"
-      " limit the run: give one of them"
-    )
-
-
-def _check_dask(values: flags.FlagValues) -> None:
-  if values.dask is None:
-    return
-  dask_workers.check_dask(values.dask)
-  if values.reward == "measure":
-    raise cli.UsageError(
-      f"--dask={values.dask} is for --reward=simulate: real devices measure one"
-      " placement at a time"
     )
 
 

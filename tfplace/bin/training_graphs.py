@@ -88,7 +88,12 @@ def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
     yield functools.partial(_loaded, path)
   for model in values.models:
     arguments = microbatch_flags.arguments(values)
-    yield functools.partial(_extracted, values.checkpoint_dir, arguments, model)
+    yield functools.partial(
+      _extracted,
+      folder=values.checkpoint_dir,
+      arguments=arguments,
+      model=model,
+    )
 
 
 def _loaded(path: str, unused_name: str, unused_cluster: Cluster) -> OpGraph:
@@ -98,19 +103,20 @@ def _loaded(path: str, unused_name: str, unused_cluster: Cluster) -> OpGraph:
 def _graph_files(patterns: Sequence[str]) -> list[str]:
   result = []
   for pattern in patterns:
-    found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
-    if not found:
+    paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    if not paths:
       raise cli.UsageError(f"--graphs: nothing matches {pattern!r}")
-    result += found
+    result += paths
   return result
 
 
 def _extracted(
+  cluster_name: str,
+  cluster: Cluster,
+  *,
   folder: str,
   arguments: Sequence[str],
   model: str,
-  cluster_name: str,
-  cluster: Cluster,
 ) -> OpGraph:
   """Extracts a model's graph in another process, because it needs Keras 3.
 

@@ -65,13 +65,13 @@ def _bind(values: flags.FlagValues) -> str:
       f"--cluster={values.cluster} is no cluster resolver (tf_config or"
       " slurm); give --bind=HOST:PORT"
     )
-  if task.own is None:
+  if task.worker is None:
     raise cli.UsageError(
       "TF_CONFIG names no task of its cluster for this process, so there is no"
       ' address to listen on; add "task": {"type": "worker", "index": 0}'
     )
   remote_tasks.check_reachable(task)
-  return task.own.address
+  return task.worker.address
 
 
 def _say_ready(address: str) -> None:

@@ -6,7 +6,7 @@ from tfplace import lazy
 
 if TYPE_CHECKING:
   from tfplace.measure.calibrate.profiling import Profile, profile
-  from tfplace.measure.cluster import OpenCluster, open_cluster
+  from tfplace.measure.cluster import LiveStep, OpenCluster, open_cluster
   from tfplace.measure.harness import MeasurementHarness
   from tfplace.measure.local.devices import (
     LocalDevices,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MODULES = {
   "ChildError": "local.runtime",
   "HostCluster": "remote.hosts",
+  "LiveStep": "cluster",
   "LocalDevices": "local.devices",
   "MeasurementHarness": "harness",
   "OpenCluster": "cluster",

@@ -1,10 +1,11 @@
-"""Clusters of real devices, opened by their names in flags."""
+"""Clusters of real devices, opened by their names in flags, and their steps."""
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +22,11 @@ from tfplace.measure.local import devices, runtime
 from tfplace.measure.remote import hosts, resolvers, tasks, workers
 
 
-class OpenCluster:
-  """Running devices: a `cluster` with measured links, and its `runtime`."""
+class OpenCluster(NamedTuple):
+  """Running devices: a cluster with measured links, and its processes."""
 
-  def __init__(self, cluster: Cluster, processes: runtime.Runtime) -> None:
-    self.cluster = cluster
-    self.runtime = processes
+  cluster: Cluster
+  runtime: runtime.Runtime
 
   def harness(
     self, problem: Problem, traced: TracedStep, **options: Any
@@ -34,39 +34,81 @@ class OpenCluster:
     """Creates an evaluator of placements; see `MeasurementHarness`."""
     return harness.MeasurementHarness(problem, traced, self.runtime, **options)
 
+  def step(
+    self, traced: TracedStep, measure_s: float = math.inf, **options: Any
+  ) -> "LiveStep":
+    """Returns a step that runs here; see `LiveStep`."""
+    return LiveStep(self, traced, measure_s, options)
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveStep:
+  """Step that runs on open devices.
+
+  Attributes:
+    devices: the open devices.
+    traced: the traced step.
+    measure_s: time limit for running steps, in seconds. Half of it is for
+      profiling and calibration.
+    options: options of `MeasurementHarness`.
+  """
+
+  devices: OpenCluster
+  traced: TracedStep
+  measure_s: float
+  options: Mapping[str, Any]
+
+  def shared(self, count: int) -> "LiveStep":
+    """Returns a copy with an equal share of the seconds for each step."""
+    return dataclasses.replace(self, measure_s=self.measure_s / count)
+
+  @property
+  def run_s(self) -> float:
+    """Time limit for running placements, in seconds."""
+    return self.measure_s / 2
+
+  def harness(
+    self, problem: Problem, **more: Any
+  ) -> harness.MeasurementHarness:
+    """Opens a harness for the problem, with `more` options."""
+    options = {"measure_s": self.run_s, **self.options, **more}
+    return self.devices.harness(problem, self.traced, **options)
+
   def profiled(
     self,
     problem: Problem,
-    traced: TracedStep,
     guesses: calibration.Guesses,
-    *,
-    measure_s: float = math.inf,
     on_stage: Progress = silent,
-    **options: Any,
   ) -> Problem:
-    """Replaces op times, overheads and links by measurements on this cluster.
+    """Replaces op times, overheads and links by measured ones.
 
     Args:
+      problem: problem with estimated costs.
       guesses: placements for the calibration; see `calibration.calibrated`.
-      measure_s: seconds to run steps; the profile takes at most half of them.
       on_stage: called at the start of each stage.
-      **options: options of `MeasurementHarness`.
 
     Raises:
       MeasurementError: the step could not be run.
     """
-    began = time.monotonic()
-    options["on_stage"] = lambda what: on_stage(f"profiling: {what}")
-    found = profiling.profile(
-      problem, traced, self.runtime, **options, measure_s=measure_s / 2
+    limit_s = self.measure_s / 2
+    until = time.monotonic() + limit_s
+    profile = profiling.profile(
+      problem,
+      self.traced,
+      self.devices.runtime,
+      measure_s=limit_s / 2,
+      on_stage=lambda what: on_stage(f"profiling: {what}"),
+      **self.options,
     )
-    timed = found.apply(problem)
-    options["on_stage"] = lambda what: on_stage(f"calibrating: {what}")
-    options |= {"traced_steps": 0}
-    left_s = measure_s - (time.monotonic() - began)
-    options |= {"merges": False, "measure_s": left_s}
-    measuring = self.harness(timed, traced, **options)
-    return calibration.calibrated(timed, measuring, guesses)
+    timed = profile.apply(problem)
+    calibrating = self.harness(
+      timed,
+      traced_steps=0,
+      merges=False,
+      measure_s=until - time.monotonic(),
+      on_stage=lambda what: on_stage(f"calibrating: {what}"),
+    )
+    return calibration.calibrated(timed, calibrating, guesses)
 
   def refitted(
     self,
@@ -74,13 +116,15 @@ class OpenCluster:
     placements: Sequence[Placement],
     measured: Sequence[Evaluation],
   ) -> Problem:
-    """Refits the costs to placements that ran on this cluster.
+    """Refits the costs to placements that ran on these devices.
 
     Args:
       problem: result of `profiled` or of an earlier call.
+      placements: the placements.
       measured: their evaluations; not finite for failed runs.
     """
-    starting_us = max(map(self.runtime.starting_us, self.runtime.device_names))
+    running = self.devices.runtime
+    starting_us = max(map(running.starting_us, running.device_names))
     rows = np.stack([placement.devices for placement in placements])
     return calibration.refitted(problem, rows, measured, starting_us)
 

@@ -24,7 +24,6 @@ from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 from tfplace.variants.units.steps import in_units
 
-_START_ATTEMPTS = 3
 _GRACE_S = 10.0  # for a step that started in time
 # gRPC may repeat a request, which TensorFlow's workers reject. Neither the
 # workers nor the placement are at fault.
@@ -46,7 +45,6 @@ class MeasurementHarness:
       and no memory peaks.
     phase_s: seconds after which warm-up, timing and tracing each stop early; at
       least 3 steps are timed.
-    seed: seed of inputs without a sample value.
     allow_side_effects: runs the step even if its ops may touch files,
       processes, Python or the network.
     measure_s: seconds for all calls of `evaluate` together. The placements of a
@@ -76,14 +74,13 @@ class MeasurementHarness:
     timeout_s: float = 120.0,
     traced_steps: int = 3,
     phase_s: float = 5.0,
-    seed: int = 0,
     allow_side_effects: bool = False,
     measure_s: float = math.inf,
     on_stage: Progress = silent,
   ) -> None:
     if not allow_side_effects:
-      found = side_effects.when_run(traced.graph_def)
-      side_effects.refuse(found, repr(traced.name), MeasurementError)
+      effects = side_effects.when_run(traced.graph_def)
+      side_effects.refuse(effects, repr(traced.name), MeasurementError)
     _check(problem, traced, workers)
     self.problem = problem
     self.traces: Sequence[messages.Trace] = ()
@@ -91,13 +88,12 @@ class MeasurementHarness:
     self._workers = workers
     self._merges = merges
     self._counts = {
-      "warmup": max(0, warmup),
-      "steps": max(1, steps),
-      "traced_steps": max(0, traced_steps),
+      "warmup": warmup,
+      "steps": steps,
+      "traced_steps": traced_steps,
       "phase_s": phase_s,
     }
     self._timeout_s = timeout_s
-    self._seed = seed
     self._measure_s = self._left_s = measure_s
     self._share_s = measure_s  # share of the current placement
     self._on_stage = on_stage
@@ -185,7 +181,6 @@ class MeasurementHarness:
     request = placed_step.step_request(
       self._traced,
       placement,
-      seed=self._seed,
       in_order=self._workers.runs_in_order
       or placement.problem.order != ARRIVAL,
       merges=self._merges,
@@ -201,26 +196,18 @@ class MeasurementHarness:
       return self._sent(request)
 
   def _sent(self, request: messages.StepRequest) -> messages.StepReply:
-    self._start()
-    timeout_s = min(self._timeout_s, self._left_s + _GRACE_S)
-    self._workers.on_stage = self._on_stage_of_run
     try:
-      return self._workers.run(request, timeout_s)
-    finally:
-      self._workers.on_stage = silent
-
-  def _on_stage_of_run(self, what: str, count: object = None) -> None:
-    self._on_stage(f"{self._doing}, {what}")
-
-  def _start(self) -> None:
-    for left in reversed(range(_START_ATTEMPTS)):
-      try:
-        return self._workers.start()
-      except runtime.ChildError as error:
-        if not left:
-          raise runtime.ChildError(
-            "not_started", f"the placement was not run: {error}"
-          ) from error
+      self._workers.start()
+    except runtime.ChildError as error:
+      raise runtime.ChildError(
+        "not_started", f"the placement was not run: {error}"
+      ) from error
+    timeout_s = min(self._timeout_s, self._left_s + _GRACE_S)
+    return self._workers.run(
+      request,
+      timeout_s,
+      lambda stage, count=None: self._on_stage(f"{self._doing}, {stage}"),
+    )
 
 
 def _check(

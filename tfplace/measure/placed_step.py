@@ -28,7 +28,6 @@ def step_request(
   traced: TracedStep,
   placement: Placement,
   *,
-  seed: int = 0,
   in_order: bool = False,
   merges: bool = True,
   optimized: bool = False,
@@ -40,7 +39,6 @@ def step_request(
     traced: the step, without units.
     placement: a placement of its nodes, or of units of them; see
       `MeasurementHarness`.
-    seed: seed of inputs without a sample value.
     in_order: whether each device follows the simulated order.
     merges: whether units are merged as in `fit`, or run and timed one by one.
     optimized: field of `StepRequest`.
@@ -61,7 +59,7 @@ def step_request(
     if in_order:
       control_edges.enforce_order(graph_def, placement)
   initial = with_initializers(traced, graph_def)
-  values = feed_values(traced, seed)
+  values = feed_values(traced)
   _hold_inputs(initial.graph_def, traced, values)
   if optimized:
     _keep_inputs(initial.graph_def, traced)

@@ -1,11 +1,9 @@
-"""Steps on running devices, and problems with their measured costs."""
+"""Problems with costs measured on running devices."""
 
 import contextlib
-import dataclasses
-import math
 import os
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,10 +11,8 @@ import numpy as np
 from tfplace import cost, formats
 from tfplace.errors import MeasurementError, TfplaceError
 from tfplace.graph.budget import Budget
-from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.graph.progress import Progress, silent
+from tfplace.graph.progress import Progress
 from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.plan import clusters, source
@@ -24,8 +20,7 @@ from tfplace.plan.stages import Stages
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
-  from tfplace.extraction.traced import TracedStep
-  from tfplace.measure import MeasurementHarness, OpenCluster
+  from tfplace.measure import LiveStep
 
 # Budget of each short search for placements to calibrate with.
 _GUESS_S, _GUESS_EVALUATIONS = 5.0, 500
@@ -36,62 +31,6 @@ MeasuredProblems: TypeAlias = tuple[
 ]
 
 
-@dataclasses.dataclass(frozen=True)
-class LiveStep:
-  """Step that runs on open devices.
-
-  Attributes:
-    devices: the open devices.
-    traced: the traced step.
-    options: options of `MeasurementHarness`.
-    measure_s: time limit for running steps, in seconds. Half of it is for
-      profiling and calibration.
-  """
-
-  devices: "OpenCluster"
-  traced: "TracedStep"
-  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  measure_s: float = math.inf
-
-  def shared(self, count: int) -> "LiveStep":
-    """Returns a copy with an equal share of the seconds for each step."""
-    return dataclasses.replace(self, measure_s=self.measure_s / count)
-
-  @property
-  def run_s(self) -> float:
-    """Time limit for running placements, in seconds."""
-    return self.measure_s / 2
-
-  def profiled(self, problem: Problem, on_stage: Progress = silent) -> Problem:
-    """Returns the problem with measured op times, overheads and links.
-
-    Raises:
-      MeasurementError: the step could not be run.
-    """
-    return self.devices.profiled(
-      problem,
-      self.traced,
-      measure_s=self.measure_s / 2,
-      on_stage=on_stage,
-      guesses=guesses,
-      **self.options,
-    )
-
-  def harness(self, problem: Problem, **more: Any) -> "MeasurementHarness":
-    """Opens a harness for the problem, with `more` options."""
-    options = {"measure_s": self.run_s, **self.options, **more}
-    return self.devices.harness(problem, self.traced, **options)
-
-  def refitted(
-    self,
-    problem: Problem,
-    placements: Sequence[Placement],
-    measured: Sequence[Evaluation],
-  ) -> Problem:
-    """Returns the problem with costs fitted to measured placements."""
-    return self.devices.refitted(problem, placements, measured)
-
-
 def guesses(problem: Problem) -> np.ndarray:
   """Returns placements for calibration, `[3, num_ops]`.
 
@@ -100,10 +39,10 @@ def guesses(problem: Problem) -> np.ndarray:
   with several times longer ones, as links in a step are slower. The result has
   fewer rows if a placer finds no feasible placement.
   """
-  from tfplace.measure.calibrate.fit import Factors
+  from tfplace.measure.calibrate.calibration import Factors
 
   budget = Budget(_GUESS_S, _GUESS_EVALUATIONS)
-  dearer = Factors(_DEARER, _DEARER, _DEARER).of(problem)
+  dearer = Factors(_DEARER, _DEARER, _DEARER).scale(problem)
   rows = []
   for strategy, on in (
     ("metis", problem),
@@ -148,7 +87,7 @@ def measured_problems(
       with show("profiling", f" {model}") as on_stage:
         traced = source.open_source(model).trace()
         problem = Problem(cost.op_graph(traced, described), described)
-        live = LiveStep(devices, traced, options)
+        live = devices.step(traced, **options)
         problem = _kept(problem, live, pathlib.Path(folder), on_stage)
       problems.append(problem)
       evaluators[id(problem)] = live.harness(problem, traced_steps=0)
@@ -157,7 +96,7 @@ def measured_problems(
 
 def _kept(
   problem: Problem,
-  live: LiveStep,
+  live: "LiveStep",
   folder: pathlib.Path,
   on_stage: Progress,
 ) -> Problem:
@@ -168,7 +107,7 @@ def _kept(
     for part in ("json.gz", "cluster.json")
   )
   if not cluster_file.exists():
-    problem = live.profiled(problem, on_stage)
+    problem = live.profiled(problem, guesses, on_stage)
     os.makedirs(folder, exist_ok=True)
     formats.save_graph(problem.graph, graph_file)
     formats.save_cluster(problem.cluster, cluster_file)

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.progress import Progress
 from tfplace.hardware import presets
 from tfplace.hardware.hardware import GPUS, HOSTS
-from tfplace.measure.calibrate import buses
+from tfplace.measure.calibrate import links
 from tfplace.measure.local import gpus
 from tfplace.measure.session import session
 
@@ -137,19 +137,19 @@ def local_cluster() -> Cluster:
   """
   found = _gpus()
   devices = [gpu.device for gpu in found]
-  gpus.tell_measured(devices)
+  gpus.log_measured(devices)
   cpus = logical_names("CPU")[: 1 if found else None]
   devices += [_cpu(name, len(cpus)) for name in cpus]
   owners = [*(gpu.physical for gpu in found), *("host" for _ in cpus)]
   rates = [_pcie(gpu.card) for gpu in found] + [math.inf for _ in cpus]
-  links = []
+  described = []
   for i, j in itertools.permutations(range(len(devices)), 2):
     rate, latency_us = min(rates[i], rates[j]), presets.TRANSFER_LATENCY_US
     if owners[i] == owners[j]:
       rate, latency_us = _SHARED_BYTES_PER_US, _SHARED_LATENCY_US
-    links.append(Link(devices[i].name, devices[j].name, rate, latency_us))
+    described.append(Link(devices[i].name, devices[j].name, rate, latency_us))
   extra = {"links": _DESCRIBED}
-  return Cluster("local", tuple(devices), tuple(links), extra)
+  return Cluster("local", tuple(devices), tuple(described), extra)
 
 
 _measured_links: dict[tuple[str, ...], tuple[Link, ...]] = {}
@@ -171,12 +171,12 @@ def with_measured_links(cluster: Cluster, on_stage: Progress) -> Cluster:
   proto = context.context().config
   proto.isolate_session_state = True
 
-  def timer(loads: Sequence[buses.Load]) -> list[float]:
-    return session.time_each(buses.request(names, loads), "", proto, on_stage)
-
+  timer = links.timer(
+    names, lambda request: session.time_each(request, "", proto, on_stage)
+  )
   if names not in _measured_links:
     try:
-      _measured_links[names] = buses.measured(names, timer)
+      _measured_links[names] = links.gpu_links(names, timer)
     except tf.errors.OpError as error:
       raise MeasurementError(f"links were not measured: {error}") from error
   extra = {**cluster.extra, "links": "measured"}

@@ -252,7 +252,7 @@ def _run(
   proto.isolate_session_state = True
   proto.allow_soft_placement = False
   try:
-    return session.run_steps(request, "", proto, lambda _: None, lambda: None)
+    return session.run_steps(request, "", proto, lambda _: None)
   except tf.errors.OpError as error:
     reason = (error.message.strip() or type(error).__name__).splitlines()[0]
     full = isinstance(error, tf.errors.ResourceExhaustedError)

@@ -18,7 +18,7 @@ from tfplace.graph.units import format_us
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
-  from tfplace.plan.live_step import LiveStep
+  from tfplace.measure import LiveStep
 
 
 @dataclasses.dataclass(frozen=True)

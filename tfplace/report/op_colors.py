@@ -96,8 +96,8 @@ def _by_microbatch(schedule: Schedule) -> _Kinds:
   kind = np.where(number < 0, 2 * shown, 2 * number + is_backward)
   names, colors = [], []
   for i, color in enumerate(sequential(shown)):
-    own = np.flatnonzero(np.arange(count) * shown // count == i)
-    names += [_name(own.tolist())] * 2
+    numbers = np.flatnonzero(np.arange(count) * shown // count == i)
+    names += [_name(numbers.tolist())] * 2
     colors += [lighter(color), color]
   return kind, names, colors
 

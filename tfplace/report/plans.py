@@ -103,16 +103,16 @@ def _of_evaluation(plan: Plan, evaluation: Evaluation) -> str:
   return f"{time} on {where}{than}{left}"
 
 
-def _is_same(found: Evaluation, single: Evaluation) -> bool:
+def _is_same(planned: Evaluation, single: Evaluation) -> bool:
   """Returns whether two step times are reported as equal."""
-  times = sorted((found.step_time_us, single.step_time_us))
+  times = sorted((planned.step_time_us, single.step_time_us))
   return times[1] < _SAME * times[0] or times[0] == times[1]
 
 
-def _against_single(found: Evaluation, single: Evaluation, one: str) -> str:
+def _against_single(planned: Evaluation, single: Evaluation, one: str) -> str:
   """Compares the step with that of one device, such as "2.3x one device"."""
   alone_us = single.step_time_us
-  ratio = found.step_time_us / alone_us if alone_us else 1.0
+  ratio = planned.step_time_us / alone_us if alone_us else 1.0
   if ratio < 1:
     return f"{1 / ratio if ratio else math.inf:.3g}x {one}"
   alone = f"{one} ({format_us(alone_us)})"

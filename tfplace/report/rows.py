@@ -102,8 +102,8 @@ def channel_names(schedule: Schedule) -> list[str]:
   names = [""] * cluster.num_channels
   for link in cluster.links:
     src, dst = cluster.index[link.src], cluster.index[link.dst]
-    own = f"{short[src]} -> {short[dst]}"
-    names[cluster.channel[src, dst]] = link.channel or own
+    pair = f"{short[src]} -> {short[dst]}"
+    names[cluster.channel[src, dst]] = link.channel or pair
   # Longest first, since a name may be a prefix of another.
   full = [device.name for device in cluster.devices]
   for i in sorted(range(len(full)), key=lambda i: -len(full[i])):
@@ -139,8 +139,8 @@ def step_rows(schedule: Schedule) -> list[Row]:
     parts = []
     for each, of, holder, starts, ends in groups:
       if (each == TRANSFER) == (kind == LINK):
-        own = of[holder[of] == index]
-        parts.append((np.full(len(own), each), own, starts[own], ends[own]))
+        i = of[holder[of] == index]
+        parts.append((np.full(len(i), each), i, starts[i], ends[i]))
     what, items, start, end = map(np.concatenate, zip(*parts, strict=True))
     spans = np.reshape(critical.get((kind, index), []), (-1, 2))
     return Row(kind, index, name, busy_us, what, items, start, end, spans)

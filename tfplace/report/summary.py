@@ -82,13 +82,13 @@ def device_contents(schedule: Schedule) -> list[str]:
   contents = _layers_in_words(schedule)
   if not phases.is_split(graph):
     return contents
-  found = parallelism.find_parallelism(schedule)
-  if found.pattern == parallelism.PIPELINES:
-    for microbatches, devices in found.groups:
+  parallel = parallelism.find_parallelism(schedule)
+  if parallel.pattern == parallelism.PIPELINES:
+    for microbatches, devices in parallel.groups:
       for device in devices:
         contents[device] = f"{_numbered(microbatches)} (a pipeline)"
-  elif found.by_microbatch:
-    home = found.time_us.argmax(axis=1)
+  elif parallel.by_microbatch:
+    home = parallel.time_us.argmax(axis=1)
     for device in np.unique(home).tolist():
       contents[device] = _numbered(np.flatnonzero(home == device).tolist())
   return contents
@@ -146,8 +146,8 @@ def _blocks(
   before = None
   for layer in shown[np.argsort(start[shown], kind="stable")].tolist():
     name, device = layers.names[layer], int(computing[layer].argmax())
-    own = blocks.setdefault(device, [])
-    own.append((own.pop()[0] if device == before else name, name))
+    here = blocks.setdefault(device, [])
+    here.append((here.pop()[0] if device == before else name, name))
     before = device
   return blocks
 

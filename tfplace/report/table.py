@@ -16,7 +16,10 @@ from tfplace.graph.estimate import (
   StepEstimate,
 )
 from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.order import RANK
 from tfplace.graph.units import format_bytes, format_share, format_us
+from tfplace.plan.variants import VariantChoice, VariantTrial
 from tfplace.report.rows import named_devices, short_names, shorten
 
 MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown
@@ -97,10 +100,10 @@ def _memory_columns(results: Sequence[Result]) -> list[str]:
   if len(devices) > MAX_DEVICE_COLUMNS:
     return ["peak memory (fullest)"]
   cluster = results[0].placement.problem.cluster
-  own = dict(zip(cluster.index, named_devices(cluster), strict=True))
-  if any(name not in own for name in devices):
+  short = dict(zip(cluster.index, named_devices(cluster), strict=True))
+  if any(name not in short for name in devices):
     return [f"peak {name}" for name in short_names(devices)]
-  return [f"peak {own[name]}" for name in devices]
+  return [f"peak {short[name]}" for name in devices]
 
 
 def _cells(
@@ -120,6 +123,59 @@ def _cells(
     *map(format_bytes, peaks),
     f"{result.seconds:.2f}",
   ]
+
+
+def choice_table(choice: VariantChoice, single: Result | None) -> Table:
+  """Builds a table of step variants, with the chosen one in bold.
+
+  Args:
+    choice: the variants and their best placements.
+    single: whole step on one device, or None if no device has the memory.
+  """
+  trials = choice.trials
+  variants = [trial.variant for trial in trials]
+  cells = {
+    "microbatches": [_microbatches(variant) for variant in variants],
+    "activations": [
+      "kept" if variant.recompute.is_none else "recomputed"
+      for variant in variants
+    ],
+    "in flight": [str(variant.max_in_flight or "all") for variant in variants],
+    "step time": list(map(_step_time, trials)),
+    "vs one device": [
+      "-"
+      if trial.best is None or single is None
+      else f"{single.evaluation.step_time_us / trial.step_time_us:.3f}x"
+      for trial in trials
+    ],
+    "peak memory (fullest)": [
+      "-"
+      if trial.best is None
+      else format_bytes(max(trial.best.evaluation.peak_memory_bytes.values()))
+      for trial in trials
+    ],
+    "search s": [f"{trial.seconds:.2f}" for trial in trials],
+    "order of ops": [trial.order for trial in trials],
+  }
+  if all(variant.recompute.is_none for variant in variants):
+    del cells["activations"]
+  if RANK not in cells["order of ops"]:
+    del cells["order of ops"]
+  rows = list(zip(*cells.values(), strict=True))
+  return Table("", list(cells), rows, bold=variants.index(choice.variant))
+
+
+def _microbatches(variant: VariantConfig) -> str:
+  if variant.sizes is not None:
+    return f"{variant.count} ({', '.join(map(str, variant.sizes))})"
+  return "1 (whole)" if variant.is_whole else str(variant.count)
+
+
+def _step_time(trial: VariantTrial) -> str:
+  if trial.best is None:
+    return trial.why
+  how = " (measured)" if trial.measured_us is not None else ""
+  return format_us(trial.step_time_us) + how
 
 
 def html_table(
@@ -174,11 +230,11 @@ def estimate_tables(estimate: Estimate) -> Iterator[rich.table.Table | Text]:
     for note in step.notes:
       yield Text(_sentence(note))
   if estimate.largest_batch is not None:
-    found = estimate.largest_batch
+    largest = estimate.largest_batch
     yield Text(
-      f"The largest batch on {found.cluster} is {found.batch_size}:"
-      f" {format_us(found.step_time_us)} a step, {found.strategy},"
-      f" {format_bytes(found.peak_memory_bytes)} on the fullest device."
+      f"The largest batch on {largest.cluster} is {largest.batch_size}:"
+      f" {format_us(largest.step_time_us)} a step, {largest.strategy},"
+      f" {format_bytes(largest.peak_memory_bytes)} on the fullest device."
     )
 
 

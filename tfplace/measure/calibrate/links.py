@@ -1,212 +1,260 @@
-"""Microbenchmark of messages between two devices.
+"""Links between devices, measured by size, and the buses that they share.
 
-Four patterns separate the costs of a transfer (`fit.Timed`), each alternating
-with the same ops without messages. All graphs end in the node "last".
+A tensor of 4 KiB to 64 MiB goes back and forth between two devices; the time of
+further hops has no cost of starting a step. Between the devices of a process
+with GPUs, transfers then run at the same time: where they take turns, their
+links share a channel.
 """
 
 import dataclasses
 import itertools
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tfplace.graph.cluster import Link
-from tfplace.measure.calibrate import fit
-from tfplace.measure.local import runtime
+from tfplace.measure.calibrate.calibration import NETWORK_US
+from tfplace.measure.local import host
 from tfplace.measure.session import messages
 
-LAST = "last"
-TIMEOUT_S = 60.0
-_PATTERNS = ("trip", "send", "recv", "burst")
+# Bytes of a tensor -> further hops of its second load, an even number.
+_HOPS = {4 << 10: 16, 64 << 10: 16, 1 << 20: 8}
+_GPU_HOPS = {**_HOPS, 8 << 20: 4, 64 << 20: 2}
+_SMALL = 3  # sizes of small tensors
+_LEAST_US_PER_BYTE = 1e-7  # 10 TB/s, faster than any copy
+_FIRST = 2  # hops of the first load, back to the source
+_LARGEST = 64 << 20  # bytes of transfers at the same time
+_STEPS = 5  # timed, of which the fastest counts
+_SECONDS = 30.0  # for all loads of a host, of which trips take most
+_ALIKE = 1.5  # ratio of bandwidths up to which links may be of one bus
+_TURNS = 0.5  # share of the slower transfers' time that shows a shared bus
 
 
-# Bytes of a message, and the largest number of messages in a step.
-_LOADS = (
-  *((4, 32), (16 << 10, 32), (128 << 10, 16)),
-  *((512 << 10, 8), (1 << 20, 8)),
-)
-_HOLDOUT = 512 << 10  # bytes of messages that validate the fit, unused in it
-_TRIPS = 8  # most round trips in one step
-SIDE = 128  # rows of the matrices that keep a device busy
-_PRODUCTS = 100  # of such matrices
-_ROUNDS = 3  # repetitions of a pattern, of which the fastest counts
-_PATTERN_S = 1.0  # after which no further round of a pattern starts
-_STEPS = 5  # timed, per round
-_LONG_US = 1e6  # limit of the time that the messages of a step take
+class Flow(NamedTuple):
+  """A tensor of `size` bytes that makes `hops` between two devices."""
+
+  src: int
+  dst: int
+  size: int = _LARGEST
+  hops: int = 1
 
 
-def empty_step(device: str) -> bytes:
-  """Builds a step without work on `device`."""
-  with tf.Graph().as_default() as graph, tf.device(device):
-    tf.no_op(LAST)
-  return graph.as_graph_def().SerializeToString()
+Load: TypeAlias = tuple[Flow, ...]  # Flows at the same time.
+# Returns the time of a step of each load, in microseconds.
+Timer: TypeAlias = Callable[[Sequence[Load]], Sequence[float]]
+_Way: TypeAlias = tuple[int, int]
 
 
-def round_trips(src: str, dst: str, size: int, count: int) -> bytes:
-  """Builds a step in which a tensor moves `count` times between two devices."""
-  with tf.Graph().as_default() as graph:
-    with tf.device(src):
-      tensor = _payload(size)
-    for i in range(count):
-      with tf.device(src if i % 2 else dst):
-        tensor = tf.identity(tensor)
-    with tf.device(src), tf.control_dependencies([tensor]):
-      tf.no_op(LAST)
-  return graph.as_graph_def().SerializeToString()
+class _Trip(NamedTuple):
+  """Costs between two devices, taken to be equal in both directions."""
+
+  bandwidth: float  # bytes per us
+  latency_us: float
+  starting_us: float  # of a step
 
 
-def stream(
-  src: str, dst: str, busy: str | None, size: int, count: int, crosses: bool
-) -> bytes:
-  """Builds a step of independent tensors, made at `src` and read at `dst`.
-
-  Args:
-    busy: device that computes matrix products at the same time.
-    size: bytes of a tensor.
-    crosses: whether the tensors made are those read; if not, the ops are the
-      same but no tensor is transferred.
-  """
-  with tf.Graph().as_default() as graph:
-    products = {busy: _products(busy)} if busy else {}
-    made = _tensors(src, size, count, products.get(src, []))
-    local = _tensors(dst, size, count, [])
-    with tf.device(dst):
-      # Rank reads no elements, so only the transfer takes time.
-      ranks = [
-        tf.raw_ops.Rank(input=tensor) for tensor in (made if crosses else local)
-      ]
-      ends = [*ranks, *local, *products.get(dst, [])]
-      with tf.control_dependencies(ends):
-        there = tf.no_op()
-    with tf.device(src):
-      ends = [there, *made, *products.get(src, [])]
-      with tf.control_dependencies(ends):
-        tf.no_op(LAST)
-  return graph.as_graph_def().SerializeToString()
+def timer(
+  devices: Sequence[str],
+  time_each: Callable[[messages.TimesRequest], Sequence[float]],
+) -> Timer:
+  """Returns a timer of loads on devices, by full name."""
+  return lambda loads: time_each(request(devices, loads))
 
 
-def _tensors(
-  device: str, size: int, count: int, after: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-  """Makes tensors spread over the first half of `after`, to arrive in time."""
-  result = []
-  with tf.device(device):
-    payload = _payload(size)
-    for i in range(count):
-      gates = [after[i * len(after) // (2 * count)]] if after else []
-      with tf.control_dependencies(gates):
-        result.append(tf.identity(payload))
-  return result
+def gpu_links(devices: Sequence[str], timer: Timer) -> tuple[Link, ...]:
+  """Measures the links between all devices of one process with GPUs."""
+  ways = list(itertools.permutations(range(len(devices)), 2))
+  trips = {}
+  pairs = list(itertools.combinations(range(len(devices)), 2))
+  for pair, trip in zip(pairs, _trips(pairs, _GPU_HOPS, timer), strict=True):
+    trips[pair] = trips[pair[::-1]] = trip
+  channels = _channels(devices, {way: trips[way] for way in ways}, timer)
+  return tuple(
+    Link(
+      devices[i],
+      devices[j],
+      trips[i, j].bandwidth,
+      trips[i, j].latency_us,
+      channel=channels.get((i, j)),
+    )
+    for i, j in ways
+  )
 
 
-def _payload(size: int) -> tf.Tensor:
-  return tf.constant(np.ones(max(1, size // 4), np.float32))
-
-
-def _products(device: str) -> list[tf.Tensor]:
-  with tf.device(device):
-    matrix = tf.constant(np.full((SIDE, SIDE), 1 / SIDE, np.float32))
-    result = [tf.matmul(matrix, matrix)]
-    while len(result) < _PRODUCTS:
-      result.append(tf.matmul(result[-1], matrix))
-  return result
-
-
-def loopback_links(
-  runner: runtime.Runtime, devices: Sequence[str]
-) -> tuple[Link, ...]:
+def equal_links(devices: Sequence[str], timer: Timer) -> tuple[Link, ...]:
   """Measures one link for all pairs of equal devices on one host."""
   if len(devices) < 2:
     return ()
-  link = measure(runner, *devices[:2])
+  link = worker_links(devices[:2], timer)[0]
   return tuple(
     dataclasses.replace(link, src=src, dst=dst)
     for src, dst in itertools.permutations(devices, 2)
   )
 
 
-def measure(runner: runtime.Runtime, src: str, dst: str) -> Link:
-  """Measures the link from `src` to `dst`.
+def worker_links(pair: Sequence[str], timer: Timer) -> tuple[Link, Link]:
+  """Measures both links between two devices, those of a timer.
 
-  `extra["held_out_error"]` has, by pattern, the relative error of the time that
-  messages of a size not used in the fit add to a step.
-
-  Raises:
-    ChildError: a transfer failed.
+  Between CPUs that a message reaches within a millisecond, the devices copy,
+  and each does half of a transfer. Over a slow network, or where one is a GPU,
+  they compute meanwhile.
   """
-  timed = _timed(runner, src, dst)
-  costs = fit.fit_link([t for t in timed if t.size != _HOLDOUT])
-  errors = {
-    t.pattern: (t.expected_us(costs) - t.alone_us)
-    / max(t.step_us - t.alone_us, 1e-3)
-    - 1.0
-    for t in timed
-    if t.size == _HOLDOUT
-  }
-  link = costs.link(src, dst)
-  return dataclasses.replace(link, extra={"held_out_error": errors})
-
-
-def _timed(runner: runtime.Runtime, src: str, dst: str) -> list[fit.Timed]:
-  result: list[fit.Timed] = []
-  expected_us = 1.0  # time of a message of this size
-  for (size, most), (larger, _) in itertools.pairwise((*_LOADS, _LOADS[-1])):
-    count = min(most, int(_LONG_US / expected_us))
-    if count < 2:
-      break
-    # On a network, only round trips are informative; see `fit.fit_link`.
-    is_network = bool(result) and result[0].each_us > fit.NETWORK_US
-    for pattern in _PATTERNS[:1] if is_network else _PATTERNS:
-      result.append(_time(runner, src, dst, pattern, size, count))
-    expected_us = max(result[-1].each_us, 1.0)
-    if size > _LOADS[0][0]:  # the smallest size says nothing about the rate
-      expected_us *= larger / size
-  return result
-
-
-def _time(
-  runner: runtime.Runtime,
-  src: str,
-  dst: str,
-  pattern: str,
-  size: int,
-  count: int,
-) -> fit.Timed:
-  if pattern == "trip":
-    count = min(count, _TRIPS)
-    graphs = [round_trips(src, end, size, count) for end in (src, dst)]
+  ((bandwidth, latency_us, _),) = _trips([(0, 1)], _HOPS, timer)
+  src, dst = pair
+  if latency_us > NETWORK_US or any(map(_is_gpu, pair)):
+    link = Link(src, dst, bandwidth, latency_us)
   else:
-    busy = {"send": src, "recv": dst}.get(pattern)
-    graphs = [
-      stream(src, dst, busy, size, count, crosses) for crosses in (False, True)
-    ]
-  began = time.monotonic()
-  rounds: list[list[float]] = []
-  while len(rounds) < _ROUNDS:
-    rounds.append([_step_us(runner, graph) for graph in graphs])
-    if time.monotonic() - began > _PATTERN_S:
-      break  # a slow link, so load on the host matters little
-  alone_us, step_us = (min(column) for column in zip(*rounds, strict=True))
-  return fit.Timed(pattern, size, count, alone_us, step_us)
+    link = Link(
+      src,
+      dst,
+      1 / _LEAST_US_PER_BYTE,
+      send_us=latency_us / 2,
+      recv_us=latency_us / 2,
+      send_us_per_byte=1 / bandwidth / 2,
+      recv_us_per_byte=1 / bandwidth / 2,
+    )
+  return link, dataclasses.replace(link, src=dst, dst=src)
 
 
-def _step_us(runner: runtime.Runtime, graph_def: bytes) -> float:
-  """Returns the fastest step time, the least affected by other processes."""
-  return min(runner.run(request(graph_def, _STEPS), TIMEOUT_S).step_us)
+def _trips(
+  pairs: Sequence[_Way], hops: dict[int, int], timer: Timer
+) -> list[_Trip]:
+  """Times round trips between pairs of devices."""
+  loads = [
+    (Flow(*pair, size, count),)
+    for pair in pairs
+    for size, more in hops.items()
+    for count in (_FIRST, _FIRST + more)
+  ]
+  took_us = np.array(timer(loads)).reshape(len(pairs), len(hops), 2)
+  each_us = np.diff(took_us)[..., 0] / list(hops.values())
+  sizes, trips = np.array([*hops]), []
+  for first_us, hop_us in zip(
+    took_us[..., 0], np.maximum(each_us, 1e-3), strict=True
+  ):
+    # Small tensors show the latency, large ones the bandwidth.
+    per_byte = (hop_us[-1] - hop_us[-2]) / (sizes[-1] - sizes[-2])
+    per_byte = max(float(per_byte), _LEAST_US_PER_BYTE)
+    latency_us = float(np.median((hop_us - per_byte * sizes)[:_SMALL]))
+    starting_us = float(first_us[0] - _FIRST * hop_us[0])
+    trip = _Trip(1 / per_byte, max(latency_us, 0.0), max(starting_us, 0.0))
+    trips.append(trip)
+  return trips
 
 
-def request(graph_def: bytes, steps: int) -> messages.StepRequest:
-  """Requests steps of a graph that ends in the node "last"."""
-  return messages.StepRequest(
-    graph_def=graph_def,
-    initializers=(),
-    initializer_feeds=(),
-    fetches={},
-    targets=(LAST,),
-    warmup=2,
-    steps=steps,
-    traced_steps=0,
-    phase_s=TIMEOUT_S,
+def _channels(
+  devices: Sequence[str], trips: dict[_Way, _Trip], timer: Timer
+) -> dict[_Way, str]:
+  """Returns the channel of each link that shares one.
+
+  What holds for sending to the host holds for receiving from it.
+  """
+  hosts = [i for i, device in enumerate(devices) if not _is_gpu(device)]
+  groups = _candidates(len(devices), hosts, trips)
+  loads: list[Load] = [(Flow(*way),) for way in trips]
+  loads += [tuple(Flow(*way) for way in group) for group in groups]
+  took_us = list(timer(loads))
+  alone_us = {
+    way: max(us - trip.starting_us, 1e-3)
+    for (way, trip), us in zip(trips.items(), took_us, strict=False)
+  }
+  bus = {way: i for i, way in enumerate(trips)}
+  for group, step_us in zip(groups, took_us[len(trips) :], strict=True):
+    slowest_us = max(alone_us[way] for way in group)
+    rest_us = sum(alone_us[way] for way in group) - slowest_us
+    starting_us = max(trips[way].starting_us for way in group)
+    if step_us - starting_us - slowest_us > _TURNS * rest_us:
+      back = [way[::-1] for way in group if way[1] in hosts]
+      for ways in filter(None, (group, back)):
+        joined = {bus[way] for way in ways}
+        first = min(joined)
+        bus = {way: first if n in joined else n for way, n in bus.items()}
+  numbers = list(bus.values())
+  return {w: f"bus:{n}" for w, n in bus.items() if numbers.count(n) > 1}
+
+
+def _candidates(
+  num_devices: int, hosts: Sequence[int], trips: dict[_Way, _Trip]
+) -> list[tuple[_Way, ...]]:
+  """Lists groups of links that may share a bus.
+
+  They are the two directions of a pair, links of one GPU that are equally fast,
+  and GPUs that send to the host.
+  """
+  pairs = list(itertools.combinations(range(num_devices), 2))
+  groups: list[tuple[_Way, ...]] = [(pair, pair[::-1]) for pair in pairs]
+  for src in (i for i in range(num_devices) if i not in hosts):
+    ways = sorted(
+      (way for way in trips if way[0] == src), key=trips.__getitem__
+    )
+    while ways:
+      fastest = _ALIKE * trips[ways[0]].bandwidth
+      alike = [way for way in ways if trips[way].bandwidth <= fastest]
+      groups.append(tuple(alike))
+      ways = ways[len(alike) :]
+  for one, other in pairs:
+    groups += [((one, h), (other, h)) for h in hosts if h not in (one, other)]
+  return [group for group in groups if len(group) > 1]
+
+
+def _is_gpu(device: str) -> bool:
+  return host.kind_and_number(device)[0] == "GPU"
+
+
+def empty_steps(devices: Sequence[str], count: int) -> messages.TimesRequest:
+  """Builds the request that times a step without work on each device."""
+  with tf.Graph().as_default() as graph:
+    targets = []
+    for device in devices:
+      with tf.device(device):
+        targets.append(tf.no_op().name)
+  graph_def = graph.as_graph_def().SerializeToString()
+  return messages.TimesRequest(graph_def, (), targets, count, _SECONDS)
+
+
+def request(
+  devices: Sequence[str], loads: Sequence[Load]
+) -> messages.TimesRequest:
+  """Builds the request that times loads in one session.
+
+  The tensors are variables on their sources, so they are there at the start.
+  """
+  initializers: list[str] = []
+  held: dict[tuple[int, int], tf.Tensor] = {}
+  with tf.Graph().as_default() as graph:
+    for i, load in enumerate(loads):
+      ends = []
+      for flow in load:
+        key = flow.src, flow.size
+        with tf.device(devices[flow.src]):
+          if key not in held:
+            held[key], initializer = _variable(*key)
+            initializers.append(initializer)
+          tensor = tf.raw_ops.ReadVariableOp(
+            resource=held[key], dtype=tf.float32
+          )
+        for hop in range(flow.hops):
+          with tf.device(devices[flow.src if hop % 2 else flow.dst]):
+            tensor = tf.identity(tensor)
+        ends.append(tensor.op)
+      with tf.device(devices[load[0].src]), tf.control_dependencies(ends):
+        tf.no_op(f"load{i}")
+  return messages.TimesRequest(
+    graph.as_graph_def().SerializeToString(),
+    initializers,
+    [f"load{i}" for i in range(len(loads))],
+    _STEPS,
+    _SECONDS / 2,
   )
+
+
+def _variable(src: int, size: int) -> tuple[tf.Tensor, str]:
+  """Builds a variable of `size` bytes, and the op that initializes it."""
+  handle = tf.raw_ops.VarHandleOp(
+    dtype=tf.float32, shape=(size // 4,), shared_name=f"held_{src}_{size}"
+  )
+  value = tf.ones(size // 4)
+  initializer = tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+  return handle, initializer.name

@@ -30,6 +30,7 @@ def scattered(
   start: np.ndarray,
   devices: Sequence[int],
   shares: Sequence[float],
+  *,
   seed: int,
 ) -> np.ndarray:
   """Moves shares of the groups to random devices: [len(shares), num_ops].

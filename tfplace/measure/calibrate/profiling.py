@@ -145,11 +145,11 @@ def profiled(
         continue
       step_us, traces = run(row)
     ops = np.flatnonzero(np.isin(row, here))
-    found = op_times_us(traces)
+    op_us = op_times_us(traces)
     untimed = {gpu for trace in traces for gpu in trace.untimed_gpus}
     if untimed.intersection(names):
       _logger.warning(_NO_KERNELS, " and ".join(names), graph.name)
-      found |= {graph.names[op]: float(graph.time_us[kind][op]) for op in ops}
+      op_us |= {graph.names[op]: float(graph.time_us[kind][op]) for op in ops}
     if kind in main:
       step[kind], noise[kind] = statistics.median(step_us), step_noise(step_us)
       if len(np.unique(row[ops])) > 1:
@@ -157,10 +157,10 @@ def profiled(
       else:
         running_us = step[kind] - starting_us(names[0])
         alone = len(ops) == graph.num_ops or bool(untimed)
-        found, overhead[kind] = fitted(found, running_us, alone)
+        op_us, overhead[kind] = fitted(op_us, running_us, alone)
     # The runtime pruned ops without a time.
     times[kind] = {
-      graph.names[op]: found.get(graph.names[op], 0.0) for op in ops
+      graph.names[op]: op_us.get(graph.names[op], 0.0) for op in ops
     }
   return Profile(times, overhead, step, noise)
 
@@ -185,9 +185,7 @@ def op_times_us(traces: Sequence[messages.Trace]) -> dict[str, float]:
   for trace in traces:
     for name, op in trace.ops.items():
       samples.setdefault(name, []).append(op.compute_us)
-  return {
-    name: float(np.percentile(found, 25)) for name, found in samples.items()
-  }
+  return {name: float(np.percentile(us, 25)) for name, us in samples.items()}
 
 
 def fitted(

@@ -16,11 +16,11 @@ from typing import Any
 
 from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.measure.calibrate import buses, links
+from tfplace.graph.progress import Progress
+from tfplace.measure.calibrate import links
 from tfplace.measure.local import gpus, host, runtime
 from tfplace.measure.session import messages
 
-_START_ATTEMPTS = 3
 # One thread computes (`runs_in_order`). With a single thread, a tensor would be
 # sent only after the ops that follow its producer on the same worker.
 _EXECUTOR_THREADS = 2
@@ -31,11 +31,7 @@ class WorkerCluster(runtime.Runtime):
   """Cluster of `count` worker processes.
 
   Args:
-    memory_limit_bytes: memory of each device. The kernel (RLIMIT_DATA) ends a
-      worker that uses over 256 MiB (threads of the runtime) more than this in
-      addition to its empty runtime. None sets no limit, and the cluster reports
-      the host's memory / count.
-    startup_timeout_s: startup timeout of one worker.
+    count: number of workers, which share the host's memory.
 
   Raises:
     MeasurementError: `count` is below 1.
@@ -43,17 +39,11 @@ class WorkerCluster(runtime.Runtime):
 
   runs_in_order = True
 
-  def __init__(
-    self,
-    count: int,
-    memory_limit_bytes: float | None = None,
-    startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
-  ) -> None:
-    super().__init__(startup_timeout_s)
+  def __init__(self, count: int) -> None:
+    super().__init__()
     if count < 1:
       raise MeasurementError(f"{count} workers were asked for; at least 1")
     self.count = count
-    self.memory_limit_bytes = memory_limit_bytes
 
   @property
   def device_names(self) -> tuple[str, ...]:
@@ -62,39 +52,24 @@ class WorkerCluster(runtime.Runtime):
       for task in range(self.count)
     )
 
-  @property
-  def loopback_only(self) -> bool:
-    """Returns whether every server refuses connections from other hosts."""
-    return all(ready.loopback_only for ready in self._ready)
-
   def _spawn(self) -> None:
-    for attempt in range(_START_ATTEMPTS):
-      try:
-        with host.reserved(self.count) as ports:
-          self._spawn_on(ports)
-        return
-      except runtime.ChildError as error:
-        self.stop()
-        last = attempt == _START_ATTEMPTS - 1
-        if error.kind != "address_in_use" or last:
-          raise
-
-  def _spawn_on(self, ports: list[int]) -> None:
     cores = sorted(os.sched_getaffinity(0))
-    for task in range(self.count):
-      config = messages.ChildConfig(
-        addresses=[f"{host.LOOPBACK}:{port}" for port in ports],
-        task=task,
-        threads=_EXECUTOR_THREADS,
-        core=cores[task] if self.count <= len(cores) else None,
-        memory_limit_bytes=self.memory_limit_bytes,
-      )
-      self._children.append(runtime.Child(f"worker {task}", config))
-    self._await_ready(self._children)
+    with contextlib.ExitStack() as stack:
+      reserved = [host.reserved_port() for _ in range(self.count)]
+      ports = [stack.enter_context(port) for port in reserved]
+      for task in range(self.count):
+        config = messages.ChildConfig(
+          addresses=[f"{host.LOOPBACK}:{port}" for port in ports],
+          task=task,
+          threads=_EXECUTOR_THREADS,
+          core=cores[task] if self.count <= len(cores) else None,
+        )
+        self._children.append(runtime.Child(f"worker {task}", config))
+      self._await_ready()
 
   def cluster(self) -> Cluster:
     """Returns the workers as "CPU" devices; see `Runtime.cluster`."""
-    memory = self.memory_limit_bytes or host.memory_bytes() / self.count
+    memory = host.memory_bytes() / self.count
     extra = {"product": host.cpu_name()}
     return Cluster(
       name=f"workers:{self.count}",
@@ -102,7 +77,9 @@ class WorkerCluster(runtime.Runtime):
         Device(name, "CPU", memory_bytes=memory, extra=extra)
         for name in self.device_names
       ),
-      links=links.loopback_links(self, self.device_names),
+      links=links.equal_links(
+        self.device_names, links.timer(self.device_names, self.time_each)
+      ),
     )
 
 
@@ -116,7 +93,6 @@ class LocalDevices(runtime.Runtime):
       the GPU.
     logical_cpus: number of logical CPU devices, without any GPU. They share the
       host's cores and memory and replace GPUs in tests.
-    startup_timeout_s: startup timeout of the process.
   """
 
   def __init__(
@@ -124,9 +100,8 @@ class LocalDevices(runtime.Runtime):
     logical_gpus: int | None = None,
     memory_bytes: float | None = None,
     logical_cpus: int | None = None,
-    startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
   ) -> None:
-    super().__init__(startup_timeout_s)
+    super().__init__()
     if logical_gpus is not None and logical_gpus < 1:
       raise MeasurementError(f"{logical_gpus} logical GPUs; at least 1")
     self._keep = False
@@ -158,7 +133,7 @@ class LocalDevices(runtime.Runtime):
   def _spawn_one(self, describes: bool) -> None:
     config = dataclasses.replace(self._config, describes_gpus=describes)
     self._children.append(runtime.Child("process", config))
-    self._await_ready(self._children)
+    self._await_ready()
     self._gpus |= {d.name: d for ready in self._ready for d in ready.gpus}
     has_gpu = any(_kind(name) == "GPU" for name in self._devices)
     if self._use_gpus and not has_gpu:
@@ -175,9 +150,9 @@ class LocalDevices(runtime.Runtime):
       self._config, gpu_memory_mb=[share / 2**20] * count
     )
 
-  def _answer(self, request: Any, timeout_s: float) -> Any:
+  def _answer(self, request: Any, timeout_s: float, on_stage: Progress) -> Any:
     try:
-      return super()._answer(request, timeout_s)
+      return super()._answer(request, timeout_s, on_stage)
     finally:
       if not self._keep:
         self.stop()
@@ -208,7 +183,7 @@ class LocalDevices(runtime.Runtime):
     with self.one_process():
       self.start()
       names = self.device_names
-      gpus.tell_measured(self._gpus.values())
+      gpus.log_measured(self._gpus.values())
       return Cluster(
         name="gpus",
         links=self._links(names),
@@ -216,14 +191,10 @@ class LocalDevices(runtime.Runtime):
       )
 
   def _links(self, names: Sequence[str]) -> tuple[Link, ...]:
-    if not self._gpus:
-      return links.loopback_links(self, names)
-
-    def timer(loads: Sequence[buses.Load]) -> list[float]:
-      request = buses.request(names, loads)
-      return self.time_each(request, links.TIMEOUT_S)
-
-    return buses.measured(names, timer)
+    timer = links.timer(names, self.time_each)
+    if self._gpus:
+      return links.gpu_links(names, timer)
+    return links.equal_links(names, timer)
 
 
 def _kind(name: str) -> str:

@@ -51,16 +51,16 @@ def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
   for gpu in tf.config.get_visible_devices("GPU"):
     parts = tf.config.get_logical_device_configuration(gpu) or [None]
     owners += [(gpu, len(parts))] * len(parts)
-  found = []
+  cards = []
   for name, (gpu, parts) in zip(names, owners, strict=False):
     details = tf.config.experimental.get_device_details(gpu)
     product = str(details.get("device_name", gpu.name))
     version = details.get("compute_capability", ())
-    found.append((name, gpu, parts, product, ".".join(map(str, version))))
-  first = {row[2:]: row[0] for row in reversed(found)}  # is measured for all
+    cards.append((name, gpu, parts, product, ".".join(map(str, version))))
+  first = {row[2:]: row[0] for row in reversed(cards)}  # is measured for all
   several = len(first) > 1
   result = []
-  for name, gpu, parts, product, architecture in found:
+  for name, gpu, parts, product, architecture in cards:
     card = find_gpu(product, architecture)
     overhead_us, extra = PLACETO_OP_OVERHEAD_US, {"product": product}
     if card is not None:
@@ -83,7 +83,7 @@ def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
   return result
 
 
-def tell_measured(devices: Iterable[Device]) -> None:
+def log_measured(devices: Iterable[Device]) -> None:
   """Logs the figures of each measured card in one line."""
   cards = collections.defaultdict(list)
   for device in devices:

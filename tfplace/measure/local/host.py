@@ -82,33 +82,28 @@ def gpus_first(device: str) -> tuple[bool, int]:
 
 
 @contextlib.contextmanager
-def reserved(count: int) -> Iterator[list[int]]:
-  """Reserves distinct free ports against other processes.
+def reserved_port(host: str = LOOPBACK, port: int = 0) -> Iterator[int]:
+  """Reserves a free port of an address against other processes.
 
-  Each port is bound with SO_REUSEPORT but not listened on. A worker of the same
+  The port is bound with SO_REUSEPORT but not listened on. A server of the same
   user that requests the port with reuse gets it without a race.
+
+  Args:
+    host: IPv4 or IPv6 address of this host.
+    port: number of the port, or 0 for any.
+
+  Raises:
+    MeasurementError: the port is in use, or this host lacks the address.
   """
-  with contextlib.ExitStack() as stack:
-    holders = [stack.enter_context(socket.socket()) for _ in range(count)]
-    for holder in holders:
-      holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-      holder.bind((LOOPBACK, 0))
-    yield [holder.getsockname()[1] for holder in holders]
-
-
-@contextlib.contextmanager
-def held(host: str, port: int) -> Iterator[int]:
-  """Reserves a free port of `host`, any for 0, or raises MeasurementError."""
   family = socket.AF_INET6 if ":" in host else socket.AF_INET
-  with socket.socket(family) as probe, socket.socket(family) as holder:
+  with socket.socket(family) as holder:
     try:
-      # Without SO_REUSEPORT, binding fails if anyone listens on the port.
-      probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-      probe.bind((host, port))
-      found = int(probe.getsockname()[1])
-      probe.close()
+      if port:  # Without SO_REUSEPORT, binding fails if anyone listens on it.
+        with socket.socket(family) as probe:
+          probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+          probe.bind((host, port))
       holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-      holder.bind((host, found))
+      holder.bind((host, port))
     except OSError as error:
       why = error.strerror or str(error)
       if error.errno == errno.EADDRNOTAVAIL:
@@ -116,19 +111,19 @@ def held(host: str, port: int) -> Iterator[int]:
       raise MeasurementError(
         f"nothing can be served on {host} port {port}: {why}"
       ) from error
-    yield found
+    yield int(holder.getsockname()[1])
 
 
 def resolve(host: str) -> Address:
   """Resolves a host name; raises MeasurementError if it has no address."""
   try:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
   except (OSError, ValueError) as error:  # ValueError: not a name
     reason = getattr(error, "strerror", None) or "it is not a host's name"
     raise MeasurementError(
       f"host {shown(host)} has no address: {reason}"
     ) from error
-  return ipaddress.ip_address(str(found[0][4][0]))
+  return ipaddress.ip_address(str(addresses[0][4][0]))
 
 
 def keep_on_loopback(port: int) -> None:
@@ -140,8 +135,8 @@ def keep_on_loopback(port: int) -> None:
     MeasurementError: the kernel does not support it (Linux 5.7 does).
   """
   try:
-    with _listening(port) as found:
-      found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+    with _listener(port) as listener:
+      listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
   except (OSError, AttributeError) as error:
     raise MeasurementError(
       f"port {port} cannot be tied to loopback: {error}; TensorFlow's server"
@@ -150,25 +145,25 @@ def keep_on_loopback(port: int) -> None:
 
 
 @contextlib.contextmanager
-def _listening(port: int) -> Iterator[socket.socket]:
+def _listener(port: int) -> Iterator[socket.socket]:
   for entry in os.listdir("/proc/self/fd"):
     try:
-      found = socket.socket(fileno=os.dup(int(entry)))
+      candidate = socket.socket(fileno=os.dup(int(entry)))
     except OSError:  # not a socket, or closed by now
       continue
-    with found:
-      if _listens(found, port):
-        yield found
+    with candidate:
+      if _listens(candidate, port):
+        yield candidate
         return
   raise OSError("no socket of this process listens on it")
 
 
-def _listens(found: socket.socket, port: int) -> bool:
+def _listens(candidate: socket.socket, port: int) -> bool:
   try:
     return (
-      found.family in (socket.AF_INET, socket.AF_INET6)
-      and bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
-      and found.getsockname()[1] == port
+      candidate.family in (socket.AF_INET, socket.AF_INET6)
+      and bool(candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+      and candidate.getsockname()[1] == port
     )
   except OSError:
     return False

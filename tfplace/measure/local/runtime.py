@@ -39,14 +39,8 @@ _KEEP_MEMORY = {
   "MALLOC_MMAP_MAX_": "0",
   "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
-# Under a limit, freed memory must be returned at once. Memory that glibc keeps,
-# and its arena for each thread, would count as the step's: 300 MB for a step of
-# 50 MB.
-_RETURN_MEMORY = {
-  "MALLOC_ARENA_MAX": "1",
-  "MALLOC_MMAP_THRESHOLD_": str(1 << 17),
-  "MALLOC_TRIM_THRESHOLD_": str(1 << 17),
-}
+_START_ATTEMPTS = 3
+_TIMES_TIMEOUT_S = 60.0
 _REAP_S = 10.0
 _DEATH_GRACE_S = 2.0  # a worker's death shows shortly after its peers fail
 _FAILURES = {
@@ -139,6 +133,61 @@ class Child:
     kept = [line for line in lines if not _LOG_NOISE.match(line)]
     return " ".join(" ".join(kept).split())[-max_chars:]
 
+  def receive(
+    self,
+    timeout_s: float,
+    doing: str,
+    others: Sequence["Child"] = (),
+    on_stage: Progress = silent,
+  ) -> Any:
+    """Waits for the next answer while this process and the others live.
+
+    Args:
+      timeout_s: timeout of the answer.
+      doing: starts the message of an error.
+      others: further processes of the measurement.
+      on_stage: called with each stage that this process reports.
+
+    Raises:
+      ChildError: a process died, this one reported a failure, or the timeout
+        elapsed.
+    """
+    deadline = time.monotonic() + timeout_s
+    watched = {c.connection: c for c in (self, *others)}
+    while True:
+      left = deadline - time.monotonic()
+      ready = connection.wait(list(watched), max(0.0, left))
+      if not ready:
+        stopped = [c.name for c in watched.values() if c.is_stopped()]
+        why = f"; {' and '.join(stopped)} is stopped" if stopped else ""
+        text = f"no answer within {timeout_s:g} s, in {self.stage}{why}"
+        raise ChildError("hung", f"{doing}: {text}")
+      for other in others:
+        if other.connection in ready:  # They only send as they start.
+          raise _died([other, self, *others], doing)
+      try:
+        answer = self.connection.recv()
+      except (EOFError, OSError):
+        raise _died([self, *others], doing) from None
+      if isinstance(answer, messages.Stage):
+        self.stage = answer.name
+        on_stage(answer.name)
+      elif isinstance(answer, messages.Failure):
+        raise self._failure(answer, doing, others)
+      else:
+        return answer
+
+  def _failure(
+    self, failure: messages.Failure, doing: str, others: Sequence["Child"]
+  ) -> ChildError:
+    """Returns the failure, or the death of another process that caused it."""
+    if failure.kind in ("failed", "lost"):
+      for other in others:
+        if other.connection.poll(0.2):
+          return _died([other, self, *others], doing)
+    text = f"{_FAILURES[failure.kind]} in {self.stage}: {failure.message}"
+    return ChildError(failure.kind, f"{doing}: {text}")
+
 
 def _environment(config: messages.ChildConfig) -> dict[str, str]:
   """Returns the child's environment, with its threads and this package.
@@ -164,71 +213,15 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
     # default is a pool that all GPUs share.
     result.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
   else:
-    limited = config.memory_limit_bytes is not None
-    result |= _RETURN_MEMORY if limited else _KEEP_MEMORY
-    result["CUDA_VISIBLE_DEVICES"] = "-1"
+    result |= {**_KEEP_MEMORY, "CUDA_VISIBLE_DEVICES": "-1"}
   if config.op_threads:
     threads = str(config.op_threads)
     result |= {"OMP_NUM_THREADS": threads, "TF_NUM_INTRAOP_THREADS": threads}
   return result
 
 
-def receive(
-  sender: Child,
-  watched: Sequence[Child],
-  timeout_s: float,
-  doing: str,
-  on_stage: Progress = silent,
-) -> Any:
-  """Waits for the next answer of `sender` while all of `watched` live.
-
-  Args:
-    watched: all processes of the measurement, including `sender`.
-    timeout_s: timeout of the answer.
-    on_stage: called with each stage that `sender` reports.
-
-  Raises:
-    ChildError: a process died, `sender` reported a failure, or the timeout
-      elapsed.
-  """
-  deadline = time.monotonic() + timeout_s
-  while True:
-    left = deadline - time.monotonic()
-    ready = connection.wait([c.connection for c in watched], max(0.0, left))
-    if not ready:
-      raise _hung(sender, watched, timeout_s, doing)
-    for child in watched:
-      if child is not sender and child.connection in ready:
-        raise _died([child, *watched], doing)  # the others only see an EOF
-    try:
-      answer = sender.connection.recv()
-    except (EOFError, OSError):
-      raise _died([sender, *watched], doing) from None
-    if isinstance(answer, messages.Stage):
-      sender.stage = answer.name
-      on_stage(answer.name)
-    elif isinstance(answer, messages.Failure):
-      raise _failed(sender, watched, answer, doing)
-    else:
-      return answer
-
-
-def _failed(
-  sender: Child,
-  watched: Sequence[Child],
-  failure: messages.Failure,
-  doing: str,
-) -> ChildError:
-  """Returns the failure, or the death of another process that caused it."""
-  if failure.kind in ("failed", "lost"):
-    for child in watched:
-      if child is not sender and child.connection.poll(0.2):
-        return _died([child, *watched], doing)
-  text = f"{_FAILURES[failure.kind]} in {sender.stage}: {failure.message}"
-  return ChildError(failure.kind, f"{doing}: {text}")
-
-
 def _died(children: Sequence[Child], doing: str) -> ChildError:
+  """Returns the death of one of the children, the first of which is gone."""
   deadline = time.monotonic() + _DEATH_GRACE_S
   while time.monotonic() < deadline:
     for child in children:
@@ -239,16 +232,6 @@ def _died(children: Sequence[Child], doing: str) -> ChildError:
     time.sleep(0.01)
   return ChildError(
     "died", f"{doing}: {children[0].name} closed its connection"
-  )
-
-
-def _hung(
-  sender: Child, watched: Sequence[Child], timeout_s: float, doing: str
-) -> ChildError:
-  stopped = [c.name for c in watched if c.is_stopped()]
-  why = f"; {' and '.join(stopped)} is stopped" if stopped else ""
-  return ChildError(
-    "hung", f"{doing}: no answer within {timeout_s:g} s, in {sender.stage}{why}"
   )
 
 
@@ -265,14 +248,11 @@ class Runtime(abc.ABC):
   Attributes:
     runs_in_order: whether each device runs one op at a time, in the simulated
       order.
-    on_stage: called with each stage of a run, such as "the timed steps".
   """
 
   runs_in_order = False
-  on_stage: Progress = staticmethod(silent)
 
-  def __init__(self, startup_timeout_s: float = STARTUP_TIMEOUT_S) -> None:
-    self._startup_timeout_s = startup_timeout_s
+  def __init__(self) -> None:
     self._children: list[Child] = []
     self._closed = False
     self._ready: list[messages.Ready] = []
@@ -319,21 +299,27 @@ class Runtime(abc.ABC):
     """Appends new children to `_children`."""
 
   def start(self) -> None:
-    """Starts the processes if needed; raises ChildError on failure."""
+    """Starts the processes if needed.
+
+    Raises:
+      ChildError: they do not start, also when tried again.
+      MeasurementError: they have been closed, or see the subclass.
+    """
     if self._closed:
       raise MeasurementError("the measuring processes have been closed")
-    if self._children:
-      return
-    try:
-      self._spawn()
-    except BaseException:
-      self.stop()
-      raise
+    for left in reversed(range(0 if self._children else _START_ATTEMPTS)):
+      try:
+        return self._spawn()
+      except BaseException as error:
+        self.stop()
+        is_final = not isinstance(error, ChildError) or error.kind == "hung"
+        if is_final or not left:
+          raise
 
-  def _await_ready(self, children: Sequence[Child]) -> None:
+  def _await_ready(self) -> None:
     self._ready = [
-      receive(child, [child], self._startup_timeout_s, f"starting {child.name}")
-      for child in children
+      child.receive(STARTUP_TIMEOUT_S, f"starting {child.name}")
+      for child in self._children
     ]
 
   def stop(self) -> None:
@@ -343,32 +329,36 @@ class Runtime(abc.ABC):
       child.kill()
 
   def run(
-    self, request: messages.StepRequest, timeout_s: float
+    self,
+    request: messages.StepRequest,
+    timeout_s: float,
+    on_stage: Progress = silent,
   ) -> messages.StepReply:
     """Runs the steps of `request`; on failure, ends every process.
+
+    Args:
+      request: the steps.
+      timeout_s: seconds after which they count as hung.
+      on_stage: called with each stage, such as "the timed steps".
 
     Raises:
       ChildError: a process died, exceeded `timeout_s`, ran out of memory or
         could not run the graph.
     """
-    return self._answer(request, timeout_s)
+    return self._answer(request, timeout_s, on_stage)
 
-  def time_each(
-    self, request: messages.TimesRequest, timeout_s: float
-  ) -> list[float]:
-    """Times each target of `request`; fails as `run`."""
-    return self._answer(request, timeout_s)
+  def time_each(self, request: messages.TimesRequest) -> list[float]:
+    """Times each target of `request` within a minute; fails as `run`."""
+    return self._answer(request, _TIMES_TIMEOUT_S, silent)
 
-  def _answer(self, request: Any, timeout_s: float) -> Any:
+  def _answer(self, request: Any, timeout_s: float, on_stage: Progress) -> Any:
     self.start()
-    driver = self._children[0]
+    driver, *others = self._children
     try:
       driver.stage = "sending the graph"
       with contextlib.suppress(OSError):  # `receive` reports who died
         driver.connection.send(request)
-      return receive(
-        driver, self._children, timeout_s, "measuring", self.on_stage
-      )
+      return driver.receive(timeout_s, "measuring", others, on_stage)
     except BaseException as error:  # also interrupts: they are mid-step
       if not (isinstance(error, ChildError) and error.kind == "failed"):
         self.stop()

@@ -6,6 +6,7 @@ Sessions run on the first worker; the time of the request is not counted.
 import contextlib
 import dataclasses
 import itertools
+import operator
 import time
 from collections.abc import Sequence
 from importlib import metadata
@@ -13,6 +14,7 @@ from importlib import metadata
 from tfplace.cost import grappler
 from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.progress import Progress, silent
 from tfplace.measure.calibrate import links
 from tfplace.measure.local import host, runtime
 from tfplace.measure.remote import workers
@@ -31,23 +33,17 @@ class HostCluster(runtime.Runtime):
 
   Args:
     hosts: the workers; they must reach each other by the same addresses.
-    startup_timeout_s: timeout for the answers of all workers.
     wait_s: seconds in which the workers may still start.
   """
 
-  def __init__(
-    self,
-    hosts: workers.Hosts,
-    startup_timeout_s: float = runtime.STARTUP_TIMEOUT_S,
-    wait_s: float = 0.0,
-  ) -> None:
-    super().__init__(startup_timeout_s)
+  def __init__(self, hosts: workers.Hosts, wait_s: float = 0.0) -> None:
+    super().__init__()
     self._hosts = hosts
     self._devices: dict[str, float] = {}  # name -> memory
     self._worker_of: dict[str, workers.Worker] = {}
     self._incarnations: list[int] = []  # by worker
     self._back_by = time.monotonic() + wait_s
-    self._empty_us: dict[str, float] = {}  # by device
+    self._empty_us: dict[str, float] = {}  # of a step, by device
 
   @property
   def device_names(self) -> tuple[str, ...]:
@@ -61,7 +57,7 @@ class HostCluster(runtime.Runtime):
       raise runtime.ChildError("died", "; ".join(problems))
     config = messages.ChildConfig(remote=[worker.address for worker in asked])
     self._children.append(runtime.Child("session", config))
-    self._await_ready(self._children)
+    self._await_ready()
     self._empty_us = {}
     (ready,) = self._ready
     self._register(ready.answers)
@@ -82,11 +78,11 @@ class HostCluster(runtime.Runtime):
     for task, (worker, answer) in enumerate(pairs):
       memory = handshake(worker, answer).memory_bytes
       memory /= hosts.count(worker.host)
-      for found in sorted(answer.devices, key=host.gpus_first):
-        kind, number = host.kind_and_number(found)
+      for listed in sorted(answer.devices, key=host.gpus_first):
+        kind, number = host.kind_and_number(listed)
         if kind in _KINDS:
           name = f"/job:worker/replica:0/task:{task}/device:{kind}:{number}"
-          of_gpu = answer.devices[found]
+          of_gpu = answer.devices[listed]
           devices[name] = of_gpu if kind == "GPU" else memory
           self._worker_of[name] = worker
     self._devices = devices
@@ -95,21 +91,23 @@ class HostCluster(runtime.Runtime):
     self.runs_in_order = not any(":GPU:" in name for name in devices)
 
   def run(
-    self, request: messages.StepRequest, timeout_s: float
+    self,
+    request: messages.StepRequest,
+    timeout_s: float,
+    on_stage: Progress = silent,
   ) -> messages.StepReply:
     """Runs the steps; `step_us` excludes the round trip of the request.
 
-    Raises:
-      ChildError: see `Runtime.run`; names the workers that are gone.
+    Errors name the workers that are gone; see `Runtime.run`.
     """
     self.start()  # fails at once if a lost worker is still gone
     try:
       self._check_all_there()
-      request_us = self._round_trip_us()
-      reply = super().run(request, timeout_s)
+      request_us = self._request_us()
+      reply = super().run(request, timeout_s, on_stage)
       if min(reply.step_us) <= request_us:  # timed while the host was busy
         self._empty_us = {}
-        request_us = self._round_trip_us()
+        request_us = self._request_us()
     except runtime.ChildError as error:
       self._back_by = time.monotonic() + _RETURN_S
       problems = workers.check(self._hosts.workers) or self._lost(error)
@@ -139,40 +137,33 @@ class HostCluster(runtime.Runtime):
     before = self._incarnations
     with contextlib.suppress(MeasurementError):
       self.start()  # as the next measurement would
-    found = zip(self._hosts.workers, before, self._incarnations, strict=True)
-    return [f"{worker} was lost" for worker, was, now in found if was != now]
+    changed = map(operator.ne, before, self._incarnations)
+    lost = itertools.compress(self._hosts.workers, changed)
+    return [f"{worker} was lost" for worker in lost]
 
-  def _round_trip_us(self) -> float:
-    self.start()
+  def _request_us(self) -> float:
+    """Returns the time of the request for a step and of its answer."""
     cpu = next(n for n in self._devices if host.kind_and_number(n)[0] == "CPU")
     return self._empty_step_us(cpu)
 
   def starting_us(self, device: str) -> float:
     """Returns the time the first worker needs to start a step on a device."""
-    return max(self._empty_step_us(device) - self._round_trip_us(), 0.0)
+    return max(self._empty_step_us(device) - self._request_us(), 0.0)
 
   def _empty_step_us(self, device: str) -> float:
-    if device not in self._empty_us:
-      request = links.request(links.empty_step(device), _EMPTY_STEPS)
-      reply = super().run(request, links.TIMEOUT_S)
-      self._empty_us[device] = min(reply.step_us)
+    self.start()
+    if not self._empty_us:
+      names = self.device_names
+      empty_us = self.time_each(links.empty_steps(names, _EMPTY_STEPS))
+      self._empty_us = dict(zip(names, empty_us, strict=True))
     return self._empty_us[device]
 
   def measured_links(self) -> tuple[Link, ...]:
-    """Measures a link for each ordered pair of devices.
-
-    Two workers on one host share its memory and cores, so one direction is
-    timed for both.
-    """
-    found: list[Link] = []
-    for a, b in itertools.combinations(self.device_names, 2):
-      one, other = self._worker_of[a], self._worker_of[b]
-      link = links.measure(self, a, b)
-      if one.host == other.host and one != other:
-        found += [link, dataclasses.replace(link, src=b, dst=a)]
-      else:
-        found += [link, links.measure(self, b, a)]
-    return tuple(found)
+    """Measures a link for each ordered pair of devices."""
+    result: list[Link] = []
+    for pair in itertools.combinations(self.device_names, 2):
+      result += links.worker_links(pair, links.timer(pair, self.time_each))
+    return tuple(result)
 
   def _device(self, name: str) -> Device:
     kind, worker = host.kind_and_number(name)[0], self._worker_of[name]
@@ -181,7 +172,10 @@ class HostCluster(runtime.Runtime):
       f"{kind}-{worker.kind}" if worker.kind else kind,
       memory_bytes=self._devices[name],
       # Initial estimates, which profiles scale.
-      extra={"hardware": grappler.DEFAULTS[kind], "worker": worker.name},
+      extra={
+        "hardware": grappler.DEFAULTS[kind],
+        "worker": worker.name or worker.address,
+      },
     )
 
   def cluster(self) -> Cluster:
@@ -205,16 +199,16 @@ def handshake(
     raise MeasurementError(
       f"{worker} does not answer as a TensorFlow worker: {answer.error}"
     )
-  found = workers.read_handshake(answer.devices)
-  if found is None:
+  result = workers.read_handshake(answer.devices)
+  if result is None:
     raise MeasurementError(
       f"{worker} is a TensorFlow server that tfplace-worker did not start"
       f" (its devices are {', '.join(answer.devices)})"
     )
   ours = metadata.version("tensorflow")
-  if not found.has_version(ours):
+  if not result.has_version(ours):
     raise MeasurementError(
-      f"{worker} runs TensorFlow {found.version}, and this process {ours};"
+      f"{worker} runs TensorFlow {result.version}, and this process {ours};"
       " install the same everywhere"
     )
-  return found
+  return result

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tfplace.errors import FormatError, MeasurementError, shown
 from tfplace.measure.remote import workers
@@ -42,7 +42,7 @@ class Task:
   index: int | None
 
   @property
-  def own(self) -> workers.Worker | None:
+  def worker(self) -> workers.Worker | None:
     """Returns the worker of this task."""
     return None if self.index is None else self.hosts.workers[self.index]
 
@@ -89,7 +89,7 @@ def _tf_config() -> Task:
     if unknown:
       raise ValueError(f"{shown(unknown[0])} is neither 'chief' nor 'worker'")
     addresses = [a for job in _JOBS for a in jobs.get(job, ())]
-    hosts = _hosts("tf_config", addresses)
+    hosts = workers.Hosts("tf_config", tuple(map(workers.Worker, addresses)))
     if kind is None or (kind == "chief" and kind not in jobs):
       return Task(hosts, None)
     tasks = jobs.get(kind, ())
@@ -131,16 +131,16 @@ def _slurm(option: str) -> Task:
       auto_set_gpu=False,
     )
     addresses = resolver.cluster_spec().as_dict()["worker"]
-    hosts = _hosts("slurm", addresses)
+    hosts = workers.Hosts("slurm", tuple(map(workers.Worker, addresses)))
     # The resolver sorts nodes by name and assumes tasks in blocks, so its own
     # index may be that of another node.
     node, local = (
       os.environ.get(f"SLURM{n}") for n in ("D_NODENAME", "_LOCALID")
     )
     if node and local and local.isdecimal():
-      own = f"{node}:{port + int(local)}"
-      if own in addresses:
-        return Task(hosts, addresses.index(own))
+      address = f"{node}:{port + int(local)}"
+      if address in addresses:
+        return Task(hosts, addresses.index(address))
     if resolver.task_id is None:
       raise ValueError("SLURM_PROCID is no index of a task")
     return Task(hosts, resolver.task_id)
@@ -159,18 +159,6 @@ def _check_sizes(nodes: str, tasks: str) -> None:
       f"it has {shown(max(sizes))} tasks or nodes, at most"
       f" {workers.MAX_WORKERS}"
     )
-
-
-def _hosts(name: str, addresses: Sequence[str]) -> workers.Hosts:
-  if not 1 <= len(addresses) <= workers.MAX_WORKERS:
-    raise ValueError(
-      f"it has {len(addresses)} workers, not from 1 to {workers.MAX_WORKERS}"
-    )
-  for i, address in enumerate(addresses):
-    workers.split_address(address)
-    if address in addresses[:i]:
-      raise ValueError(f"address {shown(address)} is there twice")
-  return workers.Hosts(name, tuple(workers.Worker(a, a) for a in addresses))
 
 
 @contextlib.contextmanager

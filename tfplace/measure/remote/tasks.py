@@ -1,6 +1,6 @@
 """Tasks of one cluster that start the same command.
 
-Every task serves its own worker. The first one also runs the command, and the
+Every task serves one worker. The first one also runs the command, and the
 others end once its worker is gone.
 """
 
@@ -23,15 +23,15 @@ def check_reachable(task: resolvers.Task) -> None:
   Raises:
     MeasurementError: the address is of loopback here, and others are not.
   """
-  own = task.own
-  if own is None or not _is_loopback(own):
+  worker = task.worker
+  if worker is None or not _is_loopback(worker):
     return
   for other in task.hosts.workers:
     if not _is_loopback(other):
       raise MeasurementError(
-        f"{own} is this task's, but has the address {host.resolve(own.host)}"
-        f" here, which {other} cannot reach; remove {own.host} from /etc/hosts,"
-        " or use addresses in place of names"
+        f"{worker} is this task's, but has the address"
+        f" {host.resolve(worker.host)} here, which {other} cannot reach; remove"
+        f" {worker.host} from /etc/hosts, or use addresses in place of names"
       )
 
 
@@ -59,13 +59,13 @@ def taking_part(
     MeasurementError: the worker cannot be served, or the first one does not
       start.
   """
-  own = task.own
-  if own is None:
+  worker = task.worker
+  if worker is None:
     yield True
     return
   check_reachable(task)
   with contextlib.ExitStack() as stack:
-    name, port = workers.split_address(own.address)
+    name, port = workers.split_address(worker.address)
     server = serving.Server(name, port, gpus=True)
     stack.enter_context(serving.served(server, on_death))
     if task.index:

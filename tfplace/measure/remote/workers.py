@@ -23,10 +23,10 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from concurrent import futures
-from typing import Any
 
 from tfplace.errors import FormatError, shown
-from tfplace.formats import json_file
+from tfplace.formats import codec, json_file
+from tfplace.graph.argument_checks import Text
 
 FORMAT = "tfplace.hosts.v1"
 MAX_WORKERS = 256
@@ -41,13 +41,13 @@ class Worker:
 
   Attributes:
     address: host:port.
-    name: name in messages.
+    name: name in messages, or "" for the address.
     kind: distinguishes its machine from others, or "".
   """
 
   address: str
-  name: str
-  kind: str = ""
+  name: str = ""
+  kind: Text = ""
 
   @property
   def host(self) -> str:
@@ -55,17 +55,41 @@ class Worker:
     return split_address(self.address)[0]
 
   def __str__(self) -> str:
-    if self.name == self.address:
+    if self.name in ("", self.address):
       return f"worker {self.address}"
     return f"worker {self.name!r} at {self.address}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-  """Workers of a hosts file; the first one also runs the sessions."""
+  """Workers of a cluster; the first one also runs the sessions.
+
+  Raises:
+    FormatError: there are none or too many, an address is invalid, or an
+      address or name is there twice.
+  """
 
   name: str
   workers: tuple[Worker, ...]
+
+  def __post_init__(self) -> None:
+    count = len(self.workers)
+    if not 1 <= count <= MAX_WORKERS:
+      raise FormatError(
+        f"cluster {self.name!r} has {count} workers, not from 1 to"
+        f" {MAX_WORKERS}"
+      )
+    seen: set[tuple[str, str]] = set()
+    for i, worker in enumerate(self.workers):
+      with json_file.errors_naming(f"workers[{i}]: address"):
+        split_address(worker.address)
+      name = worker.name or worker.address
+      for what, value in (("address", worker.address), ("name", name)):
+        if (what, value) in seen:
+          raise FormatError(
+            f"workers[{i}]: {what} {shown(value)} is there twice"
+          )
+        seen.add((what, value))
 
 
 def is_hosts_file(path: str) -> bool:
@@ -83,37 +107,7 @@ def load_hosts(path: json_file.Path) -> Hosts:
   """Reads a hosts file; raises FormatError with file, element and value."""
   data = json_file.read_json(path, FORMAT)
   with json_file.errors_naming(path):
-    name = json_file.as_name(json_file.required(data, "name", "hosts"), "name")
-    raw = json_file.required(data, "workers", "hosts")
-    workers = json_file.as_list(raw, "workers")
-    if not 1 <= len(workers) <= MAX_WORKERS:
-      raise FormatError(
-        f"workers: {len(workers)} elements; from 1 to {MAX_WORKERS}"
-      )
-    found = [_worker(w, f"workers[{i}]") for i, w in enumerate(workers)]
-    _check_different([w.address for w in found], "address")
-    _check_different([w.name for w in found], "name")
-    return Hosts(name, tuple(found))
-
-
-def _worker(raw: Any, where: str) -> Worker:
-  worker = json_file.as_object(raw, where)
-  address = json_file.as_name(
-    json_file.required(worker, "address", where), f"{where}: address"
-  )
-  with json_file.errors_naming(f"{where}: address"):
-    split_address(address)
-  name = json_file.as_name(worker.get("name", address), f"{where}: name")
-  kind = worker.get("kind", "")
-  if kind:
-    kind = json_file.as_name(kind, f"{where}: kind")
-  return Worker(address, name, kind)
-
-
-def _check_different(values: list[str], what: str) -> None:
-  for i, value in enumerate(values):
-    if value in values[:i]:
-      raise FormatError(f"workers[{i}]: {what} {shown(value)} is there twice")
+    return codec.from_json(Hosts, data, "hosts")
 
 
 def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
@@ -139,16 +133,16 @@ def split_address(address: str, any_port: bool = False) -> tuple[str, int]:
 def check(workers: Sequence[Worker], timeout_s: float = TIMEOUT_S) -> list[str]:
   """Queries all workers at once; returns a sentence per failed worker."""
   with futures.ThreadPoolExecutor(max(1, len(workers))) as pool:
-    found = pool.map(lambda worker: _problem(worker, timeout_s), workers)
-  return [sentence for sentence in found if sentence]
+    problems = pool.map(lambda worker: _problem(worker, timeout_s), workers)
+  return [sentence for sentence in problems if sentence]
 
 
 def check_until(workers: Sequence[Worker], deadline: float) -> list[str]:
   """Repeats `check` until all workers answer, or until a deadline."""
   while True:
-    found = check(workers)
-    if not found or time.monotonic() > deadline:
-      return found
+    problems = check(workers)
+    if not problems or time.monotonic() > deadline:
+      return problems
     time.sleep(0.2)
 
 

@@ -30,8 +30,6 @@ class ChildConfig:
       GPUs whole.
     gpus: whether GPUs are used at all.
     describes_gpus: whether the GPUs are described, which may measure them.
-    memory_limit_bytes: limit on the growth of the process's data after its
-      runtime has started, or None.
   """
 
   addresses: Sequence[str] = ()
@@ -46,7 +44,6 @@ class ChildConfig:
   gpu_memory_mb: Sequence[float] = ()
   gpus: bool = False
   describes_gpus: bool = False
-  memory_limit_bytes: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +66,6 @@ class Ready:
   """First message of a child: its runtime has started.
 
   Attributes:
-    loopback_only: whether its server accepts connections of this host only.
     devices: device name -> memory, bytes.
     gpus: descriptions of its GPUs if `ChildConfig.describes_gpus`.
     answers: answer of each worker in `ChildConfig.remote`.
@@ -77,7 +73,6 @@ class Ready:
       None.
   """
 
-  loopback_only: bool
   devices: Mapping[str, float]
   gpus: Sequence[Device] = ()
   answers: Sequence[Answer] = ()

@@ -9,7 +9,6 @@ specifies the cluster (`ConfigProto.cluster_def`), with the first worker as its
 master.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -74,10 +73,10 @@ def make_server(
 def devices(target: str, proto: tf1.ConfigProto) -> dict[str, float]:
   """Maps the names of the devices that a session sees to memory in bytes."""
   with tf1.Session(target, graph=tf.Graph(), config=proto) as session:
-    found = session.list_devices()
+    listed = session.list_devices()
   return {
     d.name: float(d.memory_limit_bytes)
-    for d in found
+    for d in listed
     if d.device_type in ("CPU", "GPU")
   }
 
@@ -87,38 +86,50 @@ def run_steps(
   target: str,
   proto: tf1.ConfigProto,
   report: Callable[[str], None],
-  before_init: Callable[[], None],
 ) -> messages.StepReply:
   """Initializes, warms up, times and traces the steps of `request`.
 
   Args:
+    request: the steps.
+    target: session target, "" for this process's devices.
+    proto: options of the session.
     report: called with each stage before it starts.
-    before_init: called after the graph is built, before anything runs.
   """
   report("building the session")
   started = time.perf_counter()
-  graph = tf.Graph()
-  with graph.as_default():
-    graph_def = tf1.GraphDef.FromString(request.graph_def)
-    tf.import_graph_def(graph_def, name="")
-  graph.finalize()
-  as_placed = unoptimized(proto)
-  first = proto if request.optimized else as_placed
-  with tf1.Session(target, graph=graph, config=first) as session:
-    before_init()
+  graph, as_placed = _imported(request.graph_def), unoptimized(proto)
+  config = proto if request.optimized else as_placed
+  traces: list[messages.Trace] = []
+  with tf1.Session(target, graph=graph, config=config) as session:
     report("initialising the variables")
     _initialize(session, request)
     setup_us = _since_us(started)
-    clock, reply = _timed(session, request, report, setup_us)
+    step = session.make_callable(_targets(graph, request))
+    local = [d.name for d in session.list_devices() if _OWN in d.name]
+    step_stats.reset_high_water(local)
+    report("the warm-up steps")
+    clock = _Clock(request)
+    first = _values(session, request)
+    if request.optimized:  # Grappler took time, and takes it for `step`, too.
+      step()
+      clock = _Clock(request)
+    for _ in clock.repeat(request.warmup, 1 / 3, at_least=1, hurried=0):
+      step()
+    report("the timed steps")
+    timed = clock.repeat(request.steps, 2 / 3, at_least=3, hurried=1)
+    step_us = [_time_us(step) for _ in timed]
     if not request.optimized:
-      return _traced(session, request, clock, report, reply)
-  if not request.traced_steps:
-    return reply
-  # Grappler renames ops, so they are traced without it.
-  with tf1.Session(target, graph=graph, config=as_placed) as session:
-    _initialize(session, request)
-    traced = _traced(session, request, clock, report, reply)
-  return dataclasses.replace(reply, traces=traced.traces)
+      report("the traced steps")
+      traces = _traces(session, request, clock)
+    last = _values(session, request)
+    high_water = step_stats.high_water_bytes(local)
+  if request.optimized and request.traced_steps:
+    # Grappler renames ops, so they are traced without it.
+    with tf1.Session(target, graph=graph, config=as_placed) as session:
+      _initialize(session, request)
+      report("the traced steps")
+      traces = _traces(session, request, clock)
+  return messages.StepReply(step_us, first, last, traces, setup_us, high_water)
 
 
 def time_each(
@@ -128,9 +139,7 @@ def time_each(
   report: Callable[[str], None],
 ) -> list[float]:
   """Returns the time of the fastest step of each target, in microseconds."""
-  with tf.Graph().as_default() as graph:
-    graph_def = tf1.GraphDef.FromString(request.graph_def)
-    tf.import_graph_def(graph_def, name="")
+  graph = _imported(request.graph_def)
   fastest_us, began = [], time.perf_counter()
   config = unoptimized(proto)
   with tf1.Session(target, graph=graph, config=config) as session:
@@ -140,81 +149,29 @@ def time_each(
         report(f"transfers, {i} of {len(request.targets)}")
       step = session.make_callable([graph.get_operation_by_name(name)])
       step()
-      step_us: list[float] = []
-      while len(step_us) < request.steps:
-        started = time.perf_counter()
-        step()
-        step_us.append(_since_us(started))
-        if started - began > request.seconds:
-          break
+      step_us = [_time_us(step)]
+      while (
+        len(step_us) < request.steps
+        and time.perf_counter() - began < request.seconds
+      ):
+        step_us.append(_time_us(step))
       fastest_us.append(min(step_us))
   return fastest_us
 
 
-def _timed(
-  session: tf1.Session,
-  request: messages.StepRequest,
-  report: Callable[[str], None],
-  setup_us: float,
-) -> tuple["_Clock", messages.StepReply]:
-  step = session.make_callable(_targets(session, request))
-  own = _own_devices(session)
-  step_stats.reset_high_water(own)
-  report("the warm-up steps")
-  clock = _Clock(request)
-  first = _values(session, request)
-  if request.optimized:  # Grappler took time, and takes it for `step`, too.
-    step()
-    clock = _Clock(request)
-  for _ in clock.repeat(request.warmup, 1 / 3, 1, 0):
-    step()
-  report("the timed steps")
-  step_us = []
-  for _ in clock.repeat(request.steps, 2 / 3, 3, 1):
-    started = time.perf_counter()
-    step()
-    step_us.append(_since_us(started))
-  last = first
-  if request.optimized:
-    last = _values(session, request)
-  high_water = step_stats.high_water_bytes(own)
-  reply = messages.StepReply(step_us, first, last, [], setup_us, high_water)
-  return clock, reply
-
-
-def _traced(
-  session: tf1.Session,
-  request: messages.StepRequest,
-  clock: "_Clock",
-  report: Callable[[str], None],
-  reply: messages.StepReply,
-) -> messages.StepReply:
-  """Adds traced steps, and the values and memory peaks after all steps."""
-  report("the traced steps")
-  targets = _targets(session, request)
-  traces = [
-    _trace(session, targets)
-    for _ in clock.repeat(request.traced_steps, 1.0, 1, 1)
-  ]
-  return dataclasses.replace(
-    reply,
-    traces=traces,
-    last_values=_values(session, request),
-    high_water_bytes=step_stats.high_water_bytes(_own_devices(session)),
-  )
+def _imported(graph_def: bytes) -> tf.Graph:
+  with tf.Graph().as_default() as graph:
+    tf.import_graph_def(tf1.GraphDef.FromString(graph_def), name="")
+  graph.finalize()
+  return graph
 
 
 def _targets(
-  session: tf1.Session, request: messages.StepRequest
+  graph: tf.Graph, request: messages.StepRequest
 ) -> list[tf.Operation]:
-  graph = session.graph
   fetched = [graph.get_tensor_by_name(f).op for f in request.fetches.values()]
   nodes = [graph.get_operation_by_name(t) for t in request.targets]
   return list(dict.fromkeys([*fetched, *nodes]))
-
-
-def _own_devices(session: tf1.Session) -> list[str]:
-  return [d.name for d in session.list_devices() if _OWN in d.name]
 
 
 class _Clock:
@@ -225,7 +182,7 @@ class _Clock:
     self._request = request
 
   def repeat(
-    self, count: int, share: float, at_least: int, hurried: int
+    self, count: int, share: float, *, at_least: int, hurried: int
   ) -> Iterator[int]:
     """Yields up to `count` turns.
 
@@ -246,6 +203,12 @@ class _Clock:
       yield turn
 
 
+def _time_us(step: Callable[[], object]) -> float:
+  started = time.perf_counter()
+  step()
+  return _since_us(started)
+
+
 def _since_us(started: float) -> float:
   return (time.perf_counter() - started) * 1e6
 
@@ -258,14 +221,19 @@ def _values(
   return {name: np.asarray(value) for name, value in values.items()}
 
 
-def _trace(
-  session: tf1.Session, targets: Sequence[tf.Operation]
-) -> messages.Trace:
-  metadata = tf1.RunMetadata()
-  options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-  session.run(targets, options=options, run_metadata=metadata)
+def _traces(
+  session: tf1.Session, request: messages.StepRequest, clock: _Clock
+) -> list[messages.Trace]:
+  """Runs steps with step stats."""
+  targets = _targets(session.graph, request)
   known = {op.name for op in session.graph.get_operations()}
-  return step_stats.parse(metadata.step_stats, known)
+  options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+  traces = []
+  for _ in clock.repeat(request.traced_steps, 1.0, at_least=1, hurried=1):
+    metadata = tf1.RunMetadata()
+    session.run(targets, options=options, run_metadata=metadata)
+    traces.append(step_stats.parse(metadata.step_stats, known))
+  return traces
 
 
 def _initialize(session: tf1.Session, request: messages.StepRequest) -> None:
@@ -300,9 +268,9 @@ def ask(
   addresses: Sequence[str],
 ) -> tuple[list[messages.Answer], tuple[int, int] | None]:
   """Queries each worker's devices; also finds two unconnected workers."""
-  found = [answer(address) for address in addresses]
-  failed = any(one.error for one in found)
-  return found, None if failed else _unconnected(addresses)
+  answers = [answer(address) for address in addresses]
+  failed = any(one.error for one in answers)
+  return answers, None if failed else _unconnected(addresses)
 
 
 def answer(address: str) -> messages.Answer:
@@ -310,13 +278,13 @@ def answer(address: str) -> messages.Answer:
   config = tf1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
   try:
     with tf1.Session(target(address), graph=tf.Graph(), config=config) as asked:
-      found = asked.list_devices()
+      listed = asked.list_devices()
     tf1.Session.reset(target(address), config=config)
   except tf.errors.OpError as error:
     return messages.Answer({}, error.message)
   return messages.Answer(
-    {d.name: float(d.memory_limit_bytes) for d in found},
-    incarnation=min(d.incarnation for d in found),
+    {d.name: float(d.memory_limit_bytes) for d in listed},
+    incarnation=min(d.incarnation for d in listed),
   )
 
 

@@ -47,10 +47,10 @@ def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
 
 
 def _gpus(names: Iterable[str]) -> dict[str, str]:
-  found = {name: host.kind_and_number(name) for name in names}
+  kinds = {name: host.kind_and_number(name) for name in names}
   return {
     name: f"GPU:{number}"
-    for name, (kind, number) in found.items()
+    for name, (kind, number) in kinds.items()
     if kind == "GPU"
   }
 
@@ -135,14 +135,14 @@ def _use_kernel_times(
   origin: float,
 ) -> None:
   """Replaces times of ops by those of their kernels and copies ("op:Type")."""
-  found: dict[str, list[tuple[float, float]]] = {}
+  times: dict[str, list[tuple[float, float]]] = {}
   for device in stats.dev_stats:
     if device.device.endswith((_STREAMS, _COPIES)):
       for node in device.node_stats:
         name = node.node_name.rpartition(":")[0] or node.node_name
-        found.setdefault(name, []).append((_start_us(node), _took_us(node)))
+        times.setdefault(name, []).append((_start_us(node), _took_us(node)))
   for name in on_gpus:
-    op, kernels = ops[name], found.get(name, [])
+    op, kernels = ops[name], times.get(name, [])
     start_us = min(
       (start - origin for start, _ in kernels), default=op.start_us
     )

@@ -13,16 +13,14 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import connection
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from tfplace.errors import MeasurementError
 from tfplace.graph.child_process import end_with_parent
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
-
-if TYPE_CHECKING:
-  import tensorflow as tf
 
 _FAILURES = {
   "ResourceExhaustedError": "out_of_memory",
@@ -32,7 +30,6 @@ _FAILURES = {
 }
 _IDLE_S = 5.0  # Without work, until a server returns freed memory.
 _IDLE_SHARE = 0.02  # Of a core, by the polls of an idle server.
-_RUNTIME_BYTES = 256 << 20  # stacks and arenas of threads not started yet
 
 
 def main(argv: list[str]) -> None:
@@ -45,15 +42,15 @@ def main(argv: list[str]) -> None:
   if config.core is not None:
     os.sched_setaffinity(0, {config.core})
   try:
-    runtime = _Runtime(config)
+    ready, run = _start(config)
   except Exception as error:
     parent.send(_failure(error))
     os._exit(1)
-  parent.send(runtime.ready)
+  parent.send(ready)
   if config.listens_on is not None:
     threading.Thread(target=_return_memory_when_idle, daemon=True).start()
   with contextlib.suppress(EOFError, OSError):
-    _serve(runtime, parent)
+    _serve(run, parent)
   # TensorFlow's servers cannot be stopped cleanly, so destructors are skipped.
   os._exit(0)
 
@@ -88,96 +85,67 @@ def _return_memory_when_idle() -> None:
       trim(0)
 
 
-def _serve(runtime: "_Runtime", parent: connection.Connection) -> None:
+def _serve(run: "_Run", parent: connection.Connection) -> None:
   while True:
     request = parent.recv()
     try:
-      parent.send(runtime.run(request, parent))
+      parent.send(run(request, lambda name: parent.send(messages.Stage(name))))
     except (EOFError, OSError):
       raise
     except Exception as error:
       parent.send(_failure(error))
 
 
-class _Runtime:
-  def __init__(self, config: messages.ChildConfig) -> None:
-    # These modules import TensorFlow.
-    from tfplace.measure.local import gpus
-    from tfplace.measure.session import session, step_stats
-
-    step_stats.configure(config)
-    self._session = session
-    self._config = config
-    self._proto = session.session_config(config)
-    self._server: tf.distribute.Server | None = None
-    loopback_only = True
-    if config.addresses:
-      self._server = session.make_server(
-        config, session.unoptimized(self._proto)
-      )
-      loopback_only = _restrict(config)
-      self._server.start()
-    # With a server, a session would wait for the other workers at this point.
-    alone = not (config.addresses or config.remote)
-    devices = session.devices("", self._proto) if alone else {}
-    described = gpus.describe(devices) if config.describes_gpus else ()
-    self.ready = messages.Ready(
-      loopback_only,
-      devices,
-      [gpu.device for gpu in described],
-      *session.ask(config.remote),
-    )
-    if config.memory_limit_bytes is not None and config.task:
-      limit_data(config.memory_limit_bytes)
-
-  @property
-  def _target(self) -> str:
-    if self._config.remote:
-      return f"grpc://{self._config.remote[0]}"
-    return self._server.target if self._server else ""
-
-  def run(self, request: Any, parent: connection.Connection) -> Any:
-    def report(stage: str) -> None:
-      parent.send(messages.Stage(stage))
-
-    where = self._target, self._proto, report
-    if isinstance(request, messages.TimesRequest):
-      return self._session.time_each(request, *where)
-    return self._session.run_steps(request, *where, self._limit_memory)
-
-  def _limit_memory(self) -> None:
-    """Limits the memory of task 0 once it has built the graph."""
-    if self._config.memory_limit_bytes is not None and not self._config.task:
-      limit_data(self._config.memory_limit_bytes)
+# Runs a request, and reports its stages.
+_Run: TypeAlias = Callable[[Any, Callable[[str], None]], Any]
 
 
-def limit_data(growth_bytes: float) -> None:
-  """Limits the growth of this process's private data.
+def _start(config: messages.ChildConfig) -> tuple[messages.Ready, _Run]:
+  """Starts the runtime; returns what it has, and the function that runs."""
+  # These modules import TensorFlow.
+  from tfplace.measure.local import gpus
+  from tfplace.measure.session import session, step_stats
 
-  The kernel counts thread stacks at their maximum size, so these get an
-  additional allowance.
+  step_stats.configure(config)
+  proto = session.session_config(config)
+  server, devices, described = None, {}, list[gpus.LocalGpu]()
+  if config.addresses:
+    server = session.make_server(config, session.unoptimized(proto))
+    _restrict(config)
+    server.start()
+  elif not config.remote:
+    devices = session.devices("", proto)
+    described = gpus.describe(devices) if config.describes_gpus else []
+  ready = messages.Ready(
+    devices, [gpu.device for gpu in described], *session.ask(config.remote)
+  )
+
+  def run(request: Any, report: Callable[[str], None]) -> Any:
+    target = server.target if server else ""
+    if config.remote:
+      target = session.target(config.remote[0])
+    is_times = isinstance(request, messages.TimesRequest)
+    function = session.time_each if is_times else session.run_steps
+    return function(request, target, proto, report)
+
+  return ready, run
+
+
+def _restrict(config: messages.ChildConfig) -> None:
+  """Restricts a server to connections from loopback, unless it has an address.
+
+  Raises:
+    MeasurementError: an address of loopback is asked for, and the kernel does
+      not support the restriction.
   """
-  with open("/proc/self/status", encoding="ascii") as status:
-    fields = dict(line.split(":", 1) for line in status if ":" in line)
-  now = int(fields["VmData"].split()[0]) * 1024
-  limit = now + int(growth_bytes) + _RUNTIME_BYTES
-  _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-  resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def _restrict(config: messages.ChildConfig) -> bool:
-  """Keeps a server of loopback there; returns whether it is."""
   port = int(config.addresses[config.task].rpartition(":")[2])
   address = ipaddress.ip_address(config.listens_on or host.LOOPBACK)
-  if not address.is_loopback:
-    return False
-  try:
-    host.keep_on_loopback(port)
-  except MeasurementError:
-    if config.listens_on is not None:
-      raise
-    return False
-  return True
+  if address.is_loopback:
+    try:
+      host.keep_on_loopback(port)
+    except MeasurementError:
+      if config.listens_on is not None:
+        raise
 
 
 def _failure(error: Exception) -> messages.Failure:

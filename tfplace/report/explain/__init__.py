@@ -166,13 +166,13 @@ def _devices(schedule: Schedule) -> tuple[DeviceUse, ...]:
   placement = schedule.placement
   peak_us = placement.problem.graph.peak_us
   names, contents = device_names(schedule), device_contents(schedule)
-  found = []
+  result = []
   for i, device in enumerate(placement.problem.cluster.devices):
     share, busy_us = None, float(schedule.busy_us[i])
     if device.kind in peak_us and busy_us > 0:
       at_peak_us = peak_us[device.kind][placement.devices == i].sum()
       share = float(at_peak_us / schedule.step_time_us)
-    found.append(
+    result.append(
       DeviceUse(
         names[i],
         device.kind,
@@ -183,7 +183,7 @@ def _devices(schedule: Schedule) -> tuple[DeviceUse, ...]:
         contents[i],
       )
     )
-  return tuple(found)
+  return tuple(result)
 
 
 def _summary(explanation: Explanation) -> Iterator[str]:

@@ -231,15 +231,15 @@ class WhatIf:
 
 def try_other_hardware(order: FixedOrder) -> tuple[WhatIf, ...]:
   """Simulates a placement with faster links and without overheads."""
-  placement, found = order.schedule.placement, []
+  placement, result = order.schedule.placement, []
   now = placement.problem
   for name, cluster in _clusters(now.cluster):
     problem = Problem(now.graph, cluster, order=now.order)
     same = Placement(problem, placement.devices)
     (evaluation,) = Simulator(problem).evaluate([same])
     same_order_us = order.step_time_us(times_on(problem, order.schedule))
-    found.append(WhatIf(name, evaluation.step_time_us, same_order_us))
-  return tuple(found)
+    result.append(WhatIf(name, evaluation.step_time_us, same_order_us))
+  return tuple(result)
 
 
 def _clusters(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:

@@ -95,14 +95,14 @@ def report_microbatches(order: FixedOrder) -> MicrobatchReport | None:
   graph = schedule.placement.problem.graph
   if not phases.is_split(graph):
     return None
-  phase, found = phases.phases(graph), find_parallelism(schedule)
-  workers = _workers(schedule, found.time_us.sum(axis=0))
+  phase, parallel = phases.phases(graph), find_parallelism(schedule)
+  workers = _workers(schedule, parallel.time_us.sum(axis=0))
   busy_us = float(schedule.busy_us[workers].mean())
   return MicrobatchReport(
-    len(found.time_us),
-    found.pattern,
-    found.followed,
-    found.time_us.tolist(),
+    len(parallel.time_us),
+    parallel.pattern,
+    parallel.followed,
+    parallel.time_us.tolist(),
     1.0 - busy_us / step_us if step_us > 0 else 0.0,
     _device_shares(schedule, order.times, phase),
     step_us - float(schedule.op_end_us[graph.microbatch >= 0].max()),
@@ -169,16 +169,16 @@ def _limits(
 def _even(order: FixedOrder, workers: np.ndarray) -> Times:
   """Spreads the work of the microbatches evenly over the workers."""
   placement, times = order.schedule.placement, order.times
-  own, count = (
+  divided, count = (
     placement.problem.graph.microbatch >= 0,
     len(order.schedule.memory),
   )
-  taken = np.where(own, times.op + times.overhead, 0.0)
+  taken = np.where(divided, times.op + times.overhead, 0.0)
   taken_us = np.bincount(placement.devices, taken, count)
   some = workers[taken_us[workers] > 0]
   factor = np.ones(count)
   factor[some] = taken_us[workers].mean() / taken_us[some]
-  factor = np.where(own, factor[placement.devices], 1.0)
+  factor = np.where(divided, factor[placement.devices], 1.0)
   return times.scaled(op=factor, overhead=factor)
 
 
@@ -186,12 +186,12 @@ def _waiting_us(order: FixedOrder, times: Times, workers: np.ndarray) -> float:
   """Returns the mean wait of workers until the last microbatch has ended."""
   placement = order.schedule.placement
   graph, at = placement.problem.graph, placement.devices
-  own = graph.microbatch >= 0
+  divided = graph.microbatch >= 0
   start = order.starts_us(times)[: graph.num_ops]
   end = start + times.op + times.sends
-  last_us = float(end[own].max())
+  last_us = float(end[divided].max())
   taken = np.minimum(end + times.overhead, last_us) - start
   taken_us = np.bincount(at, np.maximum(taken, 0.0), len(order.schedule.memory))
-  used = np.intersect1d(workers, at[own & (times.op > 0)])
+  used = np.intersect1d(workers, at[divided & (times.op > 0)])
   waiting_us = np.maximum(last_us - taken_us[used], 0.0)
   return float(waiting_us.sum() / max(len(used), 1))
