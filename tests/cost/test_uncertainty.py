@@ -7,10 +7,13 @@ from tfplace import placers
 from tfplace.cost.uncertainty import (
   comparison_in_words,
   sampled_step_us,
+  surest,
   with_intervals,
 )
-from tfplace.graph import OpSpec, Problem, build_graph
+from tfplace.graph import OpSpec, Placement, Problem, build_graph
+from tfplace.graph.evaluation import Result
 from tfplace.hardware.presets import cluster_preset
+from tfplace.simulate import Simulator
 
 
 def problem_of(*types, cluster="v100x2", **extra):
@@ -65,6 +68,34 @@ def test_costs_without_known_errors_have_no_interval():
   assert sampled_step_us(measured, devices) is None
   results = [placers.place(measured, "single")]
   assert with_intervals(results) == results
+
+
+def placed(problem, devices, **fields):
+  placement = Placement(problem, np.array(devices))
+  (evaluation,) = Simulator(problem).evaluate(placement.devices[None])
+  return Result("auto", placement, evaluation, (), 0.0, 1, **fields)
+
+
+@pytest.mark.parametrize("others_us, is_chosen", [(5e3, True), (2e4, False)])
+def test_of_plans_within_2_percent_the_one_that_wins_more_is_chosen(
+  others_us, is_chosen
+):
+  # Three kinds that err apart share ops of 1 s, so the slowest decides. A V100
+  # needs 1.01 s (or 1.04) for all three, and is the faster one wherever the
+  # other cards are slower than expected.
+  times = {"GPU-v100": others_us, "GPU-p100": 1e6, "GPU-t4": 1e6}
+  ops = [OpSpec("a", "Add", times | {"GPU-v100": 1e6})]
+  ops += [OpSpec(name, "Add", times) for name in "bc"]
+  problem = Problem(
+    build_graph("g", ops, [], extra={"costs": "kernels"}),
+    cluster_preset("v100x1+p100x1+t4x1"),
+  )
+  alone = placed(problem, [0, 0, 0])
+  shared = placed(problem, [0, 1, 2], tried=(alone,))
+  assert shared.evaluation.step_time_us < alone.evaluation.step_time_us
+  chosen = alone if is_chosen else shared
+  assert surest(shared).placement is chosen.placement
+  assert surest(alone) is alone
 
 
 def test_shared_errors_do_not_blur_a_comparison():

@@ -26,6 +26,7 @@ from tfplace.simulate import Simulator
 SAMPLES = 64
 _SEED = 0
 INTERVAL = (10, 90)  # percentiles
+_NEAR = 1.02  # of the best step time: plans that samples choose from
 # Strategies that a plan is compared with, the first of the results that exists.
 _RIVALS = {"data_parallel": "data parallelism", "single": "one device"}
 
@@ -37,6 +38,35 @@ _CPU = 0.7  # a factor of two: nothing compares Grappler's estimates with CPUs
 # Errors on a GPU whose compute capability was not fitted, over those on others
 # (docs/results.md).
 _UNFITTED = np.array((1.0, 2.0, 1.0, 1.0, 1.0))
+
+
+def surest(result: Result) -> Result:
+  """Prefers a placement that `auto` tried and that wins in most samples.
+
+  Only placements within `_NEAR` of the result's step time compete. Ties go to
+  the result, also where errors are unknown.
+  """
+  most_us = _NEAR * result.evaluation.step_time_us
+  near = [result]
+  for other in result.tried:
+    is_near = other.evaluation.step_time_us <= most_us
+    is_new = all(
+      (other.placement.devices != known.placement.devices).any()
+      for known in near
+    )
+    if is_near and is_new and other.order == result.order:
+      near.append(other)
+  if len(near) == 1:
+    return result
+  devices = np.stack([one.placement.devices for one in near])
+  step_us = sampled_step_us(result.placement.problem, devices)
+  if step_us is None:
+    return result
+  wins = np.bincount(step_us.argmin(axis=1), minlength=len(near))
+  best = near[int(wins.argmax())]
+  return dataclasses.replace(
+    result, placement=best.placement, evaluation=best.evaluation
+  )
 
 
 def with_intervals(results: Sequence[Result]) -> list[Result]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfplace import bounds, placers
-from tfplace.cost.uncertainty import with_intervals
+from tfplace.cost.uncertainty import surest, with_intervals
 from tfplace.errors import TfplaceError
 from tfplace.graph.evaluation import Evaluation, Result
 from tfplace.graph.placement import Placement
@@ -155,7 +155,7 @@ def search(
     )
     if config.searches:
       judge = Simulator(best.placement.problem)
-      best = without_idle_devices(best, judge)
+      best = surest(without_idle_devices(best, judge))
   problem = best.placement.problem  # The baselines use its order, too.
   with stage("comparison", f" with {', '.join(config.baselines)}"):
     baselines, failures = _baselines(problem, best, config)
