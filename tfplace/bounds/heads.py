@@ -7,13 +7,14 @@ comes from producers that are too far away to be on another device. It runs in
 series however many devices there are, which a longest path ignores.
 """
 
-import heapq
+from typing import NamedTuple
 
 import numpy as np
 
 from tfplace.bounds.relaxed import Flow, Relaxed, flow_of, least_end
 from tfplace.bounds.work import priced_work
-from tfplace.simulate.jit import Index, allocating, allocating_helper
+from tfplace.simulate import heap
+from tfplace.simulate.jit import Index, helper, kernel
 from tfplace.simulate.links import arrival_us
 
 # Working ops of the shortest series; each further one has 4 times as many.
@@ -64,29 +65,80 @@ def heads(flow: Flow, work: np.ndarray, free: float, reach: int) -> np.ndarray:
     free: constant to subtract, from `priced_work`.
     reach: number of working ops to look back for a series; more is tighter.
   """
-  result = np.zeros(flow.time_us.shape)
-  _heads(flow, work, free, reach, result)
-  return result
+  num_ops, num_classes = flow.time_us.shape
+  head = np.zeros((num_ops, num_classes))
+  series = _Series(
+    np.zeros(num_ops),
+    np.zeros((num_ops, num_classes)),
+    np.zeros(num_ops, bool),
+    np.zeros(_SIZES * reach, np.int64),
+    np.zeros(_SIZES * reach, _WORKING),
+    np.zeros(num_ops, heap.ENTRY),
+  )
+  before = np.zeros(num_ops, heap.ENTRY)
+  _heads(
+    flow, work, free, reach, series, before, np.zeros(num_ops, np.uint64), head
+  )
+  return head
 
 
-@allocating
+_SIZES = 8  # Maximum number of ops to visit per working op.
+_WORKING = np.dtype(
+  [
+    ("arrival_us", np.float64),
+    ("head_us", np.float64),
+    ("work_us", np.float64),
+    ("start_us", np.float64),
+    ("end_us", np.float64),
+  ]
+)
+
+
+class _Series(NamedTuple):
+  """Scratch of the series before one op, the root.
+
+  Attributes:
+    near: [num_ops] see `_relax_edge`.
+    far: [num_ops, num_classes] likewise.
+    is_seen: [num_ops] bool, all False between roots.
+    found: ops before the root, each after all that it feeds.
+    working: those of them that work:
+        arrival_us: least arrival at the root from another device.
+        head_us, work_us: least start and time on the root's class.
+      and separately, in order of start, the series so far (see `_forced`):
+        start_us: least start of an op.
+        end_us: this start, plus all work of equal or later starts.
+    entries: [num_ops] heap.
+  """
+
+  near: np.ndarray
+  far: np.ndarray
+  is_seen: np.ndarray
+  found: np.ndarray
+  working: np.ndarray
+  entries: np.ndarray
+
+
+@kernel
 def _heads(
-  flow: Flow, work: np.ndarray, free: float, reach: int, head: np.ndarray
+  flow: Flow,
+  work: np.ndarray,
+  free: float,
+  reach: int,
+  series: _Series,
+  before: np.ndarray,
+  mask: np.ndarray,
+  head: np.ndarray,
 ) -> None:
+  """Fills `head`; `before` [num_ops] and `mask` [num_ops] are scratch."""
   num_ops, num_classes = head.shape
-  near, far = np.zeros(num_ops), np.zeros((num_ops, num_classes))
-  found = np.full(num_ops, -1)  # Scratch of the series.
-  mask = np.zeros(num_ops, np.uint64)
-  # Starts of the working ops so far, in descending order.
-  starts = np.empty(num_ops)
-  ops = np.empty(num_ops, np.int64)
-  count = 0
+  count = 0  # Working ops so far, in `before` by descending start.
   for place in range(num_ops):
     if place % _BLOCK == 0:
       _ancestors(mask, place, min(num_ops, place + _BLOCK), flow)
-    op = flow.order[place]
+    op = np.int64(flow.order[place])
     bit = np.uint64(1) << np.uint64(place % _BLOCK)
-    floor = _work_before(mask, bit, starts, ops, count, work, free)
+    floor = _work_before(mask, bit, before, count, work, free)
     is_joint = flow.offsets[op + 1] - flow.offsets[op] > 1
     least = np.inf
     for c in range(num_classes):
@@ -99,20 +151,23 @@ def _heads(
       # Start with a short series, which makes most longer ones unnecessary.
       near_by = _REACH if is_joint and head[op, c] < np.inf else reach + 1
       while near_by <= reach:
-        raise_by_series(flow, head, op, c, near_by, near, far, found)
+        _raise_by_series(flow, head, op, c, near_by, series)
         near_by *= 4
       least = min(least, head[op, c])
     if work[op] > 0:
-      _insert(starts, ops, count, least, op)
+      i = count
+      while i > 0 and before[i - 1].time < least:
+        before[i].time, before[i].key = before[i - 1].time, before[i - 1].key
+        i -= 1
+      before[i].time, before[i].key = least, op
       count += 1
 
 
-@allocating_helper
+@helper
 def _work_before(
   mask: np.ndarray,
   bit: np.uint64,
-  starts: np.ndarray,
-  ops: np.ndarray,
+  before: np.ndarray,
   count: int,
   work: np.ndarray,
   free: float,
@@ -120,14 +175,16 @@ def _work_before(
   """Returns the maximum over h of h + work before that cannot start by h."""
   total, best = -free, 0.0
   for i in range(min(count, _LATEST)):
-    if mask[ops[i]] & bit:
-      total += work[ops[i]]
-      best = max(best, starts[i] + total)
+    if mask[before[i].key] & bit:
+      total += work[before[i].key]
+      best = max(best, before[i].time + total)
   return best
 
 
-@allocating_helper
-def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
+@helper
+def _arrival(
+  flow: Flow, head: np.ndarray, op: Index, c: int, edge: int
+) -> float:
   """Returns the least time at which `edge` delivers its input to `op` on c."""
   u = flow.before[edge]
   best = head[u, c] + flow.time_us[u, c] + flow.gap_us[edge, c]
@@ -136,7 +193,7 @@ def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
       best = min(
         best,
         arrival_us(
-          flow.links,
+          flow.delays,
           head[u, other] + flow.time_us[u, other],
           flow.num_bytes[edge],
           other,
@@ -146,10 +203,11 @@ def _arrival(flow: Flow, head: np.ndarray, op: int, c: int, edge: int) -> float:
   return best
 
 
-@allocating_helper
+@helper
 def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
   """Sets bit i of `mask[u]` if u precedes the i-th op of the block."""
-  mask[:] = 0
+  for op in range(len(mask)):
+    mask[op] = np.uint64(0)
   for place in range(last - 1, -1, -1):
     op = flow.order[place]
     reached = mask[op]
@@ -160,120 +218,71 @@ def _ancestors(mask: np.ndarray, first: int, last: int, flow: Flow) -> None:
         mask[flow.before[i]] |= reached
 
 
-@allocating_helper
-def _insert(
-  starts: np.ndarray, ops: np.ndarray, count: int, start: float, op: int
-) -> None:
-  i = count
-  while i > 0 and starts[i - 1] < start:
-    starts[i] = starts[i - 1]
-    ops[i] = ops[i - 1]
-    i -= 1
-  starts[i] = start
-  ops[i] = op
-
-
-_SIZES = 8  # Maximum number of ops to visit per working op.
-
-
-@allocating_helper
-def raise_by_series(
-  flow: Flow,
-  head: np.ndarray,
-  root: int,
-  c: int,
-  reach: int,
-  near: np.ndarray,
-  far: np.ndarray,
-  place: np.ndarray,
+@helper
+def _raise_by_series(
+  flow: Flow, head: np.ndarray, root: Index, c: int, reach: int, series: _Series
 ) -> None:
   """Raises `head[root, c]` by the work that must be on the root's device.
 
-  Args:
-    flow: the problem, in either direction.
-    head: [num_ops, num_classes], final for all ops before the root.
-    near: [num_ops] scratch.
-    far: [num_ops, num_classes] scratch.
-    place: [num_ops] scratch, all -1 before and after.
+  `head` is final for all ops before the root.
   """
-  found = np.empty(_SIZES * reach, np.int64)
-  size = _gather(flow, head, root, c, reach, near, far, place, found)
-  ops = found[:size]
-  num_classes = head.shape[1]
-  at = np.empty(size)  # Arrivals of the ops if they are on another device.
-  start = np.empty(size)
-  work = np.empty(size)
   count = 0
-  for op in ops:
+  for i in range(_gather(flow, head, root, c, reach, series)):
+    op = series.found[i]
+    series.is_seen[op] = False
     if flow.work_us[op, c] > 0:
-      at[count] = np.inf
+      arrival = np.inf
       if flow.group_of[op] != flow.group_of[root]:
-        for k in range(num_classes):
+        for k in range(head.shape[1]):
           end = head[op, k] + flow.time_us[op, k]
-          at[count] = min(at[count], end + far[op, k])
-      start[count] = head[op, c]
-      work[count] = flow.work_us[op, c]
+          arrival = min(arrival, end + series.far[op, k])
+      about = series.working[count]
+      about.arrival_us, about.head_us = arrival, head[op, c]
+      about.work_us = flow.work_us[op, c]
       count += 1
-  spare = flow.spare_us[root, c]
-  least = _forced(at[:count], start[:count], work[:count], spare, head[root, c])
-  head[root, c] = least
-  place[ops] = -1
+  head[root, c] = _forced(series, count, flow.spare_us[root, c], head[root, c])
 
 
-@allocating_helper
+@helper
 def _gather(
-  flow: Flow,
-  head: np.ndarray,
-  root: int,
-  c: int,
-  reach: int,
-  near: np.ndarray,
-  far: np.ndarray,
-  place: np.ndarray,
-  found: np.ndarray,
+  flow: Flow, head: np.ndarray, root: Index, c: int, reach: int, series: _Series
 ) -> int:
-  """Collects ops before the root, each after all that it feeds.
-
-  Fills `near`, `far`, and `place` with the index in `found`. Returns the number
-  of ops.
-  """
-  queue = [(-np.inf, np.int64(0), np.int64(0))]
-  queue.pop()
+  """Fills `found`, `near` and `far`; returns the number of ops."""
   count, size = 0, 0
+  waiting: Index = np.int64(0)
   op: Index = root
   while True:
     for i in range(flow.offsets[op], flow.offsets[op + 1]):
-      u = flow.before[i]
-      if place[u] == -1:
-        place[u] = -2  # The op waits in the queue.
-        near[u] = 0.0
-        far[u, :] = 0.0
+      u = np.int64(flow.before[i])
+      if not series.is_seen[u]:
+        series.is_seen[u] = True
+        series.near[u] = 0.0
+        for k in range(head.shape[1]):
+          series.far[u, k] = 0.0
         # Take the latest ends first; ties in reverse order put an op after all
         # that it feeds.
-        heapq.heappush(
-          queue,
-          (-least_end(flow, head, u), -flow.rank[u], np.int64(u)),
-        )
-      _relax_edge(flow, op, c, root, i, near, far)
-    if len(queue) == 0 or count == reach or size == len(found):
+        end_us = least_end(flow, head, u)
+        waiting = heap.push(series.entries, waiting, -end_us, -flow.rank[u])
+      _relax_edge(flow, op, c, root, i, series.near, series.far)
+    if waiting == 0 or count == reach or size == _SIZES * reach:
       break
-    op = heapq.heappop(queue)[2]
-    place[op] = size
-    found[size] = op
+    op = np.int64(flow.order[-series.entries[0].key])
+    waiting = heap.pop(series.entries, waiting)
+    series.found[size] = op
     size += 1
     if flow.work_us[op, c] > 0:
       count += 1
-  for item in queue:
-    place[item[2]] = -1
+  for i in range(waiting):
+    series.is_seen[flow.order[-series.entries[i].key]] = False
   return size
 
 
-@allocating_helper
+@helper
 def _relax_edge(
   flow: Flow,
   op: Index,
   c: int,
-  root: int,
+  root: Index,
   edge: int,
   near: np.ndarray,
   far: np.ndarray,
@@ -295,58 +304,54 @@ def _relax_edge(
   best = stay
   if not together and not at_root:
     for k in range(num_classes):
-      way = arrival_us(flow.links, 0.0, size, c, k)
+      way = arrival_us(flow.delays, 0.0, size, c, k)
       best = min(best, way + flow.time_us[op, k] + far[op, k])
   near[u] = max(near[u], best)
   for k in range(num_classes):
     best = np.inf
     if not together:
-      best = arrival_us(flow.links, 0.0, size, k, c)
+      best = arrival_us(flow.delays, 0.0, size, k, c)
       if not at_root:
         best += flow.time_us[op, c] + near[op]
     if not at_root:
       best = min(best, flow.gap_us[edge, k] + flow.time_us[op, k] + far[op, k])
       if not together:
         for j in range(num_classes):
-          way = arrival_us(flow.links, 0.0, size, k, j)
+          way = arrival_us(flow.delays, 0.0, size, k, j)
           best = min(best, way + flow.time_us[op, j] + far[op, j])
     far[u, k] = max(far[u, k], best)
 
 
-@allocating_helper
-def _forced(
-  at: np.ndarray,
-  start: np.ndarray,
-  work: np.ndarray,
-  spare: float,
-  least: float,
-) -> float:
+@helper
+def _forced(series: _Series, count: int, spare: float, least: float) -> float:
   """Returns max over k of min(k-th latest arrival, series of the k latest).
 
-  The result is at least `least`.
+  The result is at least `least`. The first `count` of `working` count.
   """
+  working, entries = series.working, series.entries
+  left: Index = np.int64(0)
+  for i in range(count):
+    left = heap.push(entries, left, -working[i].arrival_us, i)
   result = least
-  order = np.argsort(-at)
-  starts = np.empty(len(at))
-  series = np.empty(len(at))  # start + all work of equal or later starts
-  for k in range(len(order)):
-    i = order[k]
-    if at[i] <= result:
+  for k in range(count):
+    about = working[entries[0].key]
+    left = heap.pop(entries, left)
+    if about.arrival_us <= result:
       break
     place = k
-    while place > 0 and starts[place - 1] > start[i]:
-      starts[place] = starts[place - 1]
-      series[place] = series[place - 1]
+    while place > 0 and working[place - 1].start_us > about.head_us:
+      working[place].start_us = working[place - 1].start_us
+      working[place].end_us = working[place - 1].end_us
       place -= 1
-    starts[place] = start[i]
     after = 0.0
     if place < k:
-      after = series[place + 1] - starts[place + 1]
-    series[place] = start[i] + after
+      after = working[place + 1].end_us - working[place + 1].start_us
+    working[place].start_us = about.head_us
+    working[place].end_us = about.head_us + after
     longest = 0.0
-    for j in range(place + 1):
-      series[j] += work[i]
     for j in range(k + 1):
-      longest = max(longest, series[j])
-    result = max(result, min(at[i], longest + spare))
+      if j <= place:
+        working[j].end_us += about.work_us
+      longest = max(longest, working[j].end_us)
+    result = max(result, min(about.arrival_us, longest + spare))
   return result

@@ -28,7 +28,7 @@ def check_memory(problem: Problem) -> None:
   _check_sums(problem)
 
 
-def _group_bytes(problem: Problem) -> np.ndarray:
+def group_bytes(problem: Problem) -> np.ndarray:
   """Returns [num_groups, num_devices] least bytes that a group holds at once.
 
   The value is infinite where the group cannot run.
@@ -48,7 +48,7 @@ def _group_bytes(problem: Problem) -> np.ndarray:
 
 def _check_groups(problem: Problem) -> None:
   """Checks each group against its device with the smallest shortfall."""
-  need, memory = _group_bytes(problem), problem.cluster.memory_bytes
+  need, memory = group_bytes(problem), problem.cluster.memory_bytes
   fits = need * (1 - _ROUNDING) <= memory
   stuck = np.flatnonzero(~(fits & problem.group_allowed).any(axis=1))
   if not len(stuck):

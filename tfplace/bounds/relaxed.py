@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tfplace.bounds.memory import group_bytes
 from tfplace.graph.problem import Problem
-from tfplace.simulate.jit import allocating_helper
-from tfplace.simulate.links import Links, best_links, reversed_links
+from tfplace.simulate.jit import Index, helper
+from tfplace.simulate.links import best_delays
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class Relaxed:
     size: [num_classes] number of devices.
     time_us: [num_ops, num_classes] op time; inf where the op cannot run.
     gap_us: [num_ops, num_classes] idle time after the op on its device.
-    links: links between classes.
+    delays: [num_classes, num_classes] records, see `links.best_delays`.
   """
 
   problem: Problem
@@ -37,7 +38,7 @@ class Relaxed:
   size: np.ndarray
   time_us: np.ndarray
   gap_us: np.ndarray
-  links: Links
+  delays: np.ndarray
 
   @property
   def overhead_us(self) -> np.ndarray:
@@ -72,7 +73,7 @@ def relax(problem: Problem) -> Relaxed:
     np.bincount(class_of),
     np.ascontiguousarray(time_us),
     np.where((time_us > 0) & allowed, overhead, 0.0),
-    best_links(problem.cluster, class_of),
+    best_delays(problem.cluster, class_of),
   )
 
 
@@ -89,22 +90,9 @@ def _allowed(problem: Problem, class_of: np.ndarray) -> np.ndarray:
   allowed = problem.group_allowed[:, first]
   memory = np.full(num_classes, -np.inf)
   np.maximum.at(memory, class_of, problem.cluster.memory_bytes)
-  fits = allowed & (_least_bytes(problem, first) <= memory)
-  return np.where(fits.any(axis=1, keepdims=True), fits, allowed)
-
-
-def _least_bytes(problem: Problem, first: np.ndarray) -> np.ndarray:
-  """Returns [num_groups, num_classes] bytes that each group needs at least."""
-  graph, groups = problem.graph, problem.num_groups
-  kept = np.bincount(problem.group_of, graph.persistent_bytes, groups)
-  inputs = np.bincount(graph.edge_dst, graph.edge_bytes, graph.num_ops)
-  running = graph.temp_bytes + graph.op_output_bytes + inputs
-  result = np.zeros((groups, len(first)))
-  for column, device in enumerate(first):
-    held = np.where(problem.time_us[:, device] > 0, running, 0.0)
-    np.maximum.at(result[:, column], problem.group_of, held)
   # Allow for rounding of the sums.
-  return (result + kept[:, np.newaxis]) * (1 - 1e-12)
+  fits = allowed & (group_bytes(problem)[:, first] * (1 - 1e-12) <= memory)
+  return np.where(fits.any(axis=1, keepdims=True), fits, allowed)
 
 
 class Flow(NamedTuple):
@@ -122,7 +110,7 @@ class Flow(NamedTuple):
     gap_us: [num_edges, num_classes] idle time of the edge's producer.
     time_us: [num_ops, num_classes]; inf where the op cannot run.
     work_us: [num_ops, num_classes] time and gap; inf where it cannot run.
-    links: links from the class at the other end.
+    delays: [num_classes, num_classes] records, by the class at the other end.
     group_of: [num_ops] group of each op.
     spare_us: [num_ops, num_classes] at most 0; added to serial work before an
       op for the gap that may lie outside it.
@@ -136,7 +124,7 @@ class Flow(NamedTuple):
   gap_us: np.ndarray
   time_us: np.ndarray
   work_us: np.ndarray
-  links: Links
+  delays: np.ndarray
   group_of: np.ndarray
   spare_us: np.ndarray
 
@@ -163,14 +151,14 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
     relaxed.gap_us[graph.edge_src[edges]],
     relaxed.time_us,
     relaxed.time_us + relaxed.gap_us,
-    reversed_links(relaxed.links) if backward else relaxed.links,
+    relaxed.delays.T.copy() if backward else relaxed.delays,
     relaxed.problem.group_of,
     spare,
   )
 
 
-@allocating_helper
-def least_end(flow: Flow, head: np.ndarray, op: int) -> float:
+@helper
+def least_end(flow: Flow, head: np.ndarray, op: Index) -> float:
   """Returns the earliest possible end of `op` on any class."""
   best = np.inf
   for c in range(head.shape[1]):

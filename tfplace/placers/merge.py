@@ -11,8 +11,8 @@ import numpy as np
 from tfplace.graph.csr import csr
 from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling import kernels
-from tfplace.simulate.jit import Index, allocating, allocating_inlined
+from tfplace.simulate import heap
+from tfplace.simulate.jit import Index, inlined, kernel
 
 _NONE = -1  # No entry or group.
 # Numbers of coarse groups of the levels, by trial.
@@ -71,6 +71,9 @@ def merged(
         kind,
         target,
         2.0 * float(time_us.sum()) / target,
+        np.arange(1, len(other) + 1),
+        np.full((3, count), _NONE),
+        np.empty(2 * count, heap.ENTRY),
       )
     while (parent[parent] != parent).any():
       parent = parent[parent]
@@ -90,7 +93,7 @@ def _links(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   return offsets, other[order].astype(np.int64), num_bytes[order]
 
 
-@allocating
+@kernel
 def _merge(
   parent: np.ndarray,
   offsets: np.ndarray,
@@ -100,22 +103,30 @@ def _merge(
   kind: np.ndarray,
   target: int,
   limit: float,
+  after: np.ndarray,
+  ends: np.ndarray,
+  entries: np.ndarray,
 ) -> None:
-  """Fills [num_groups] `parent`; overwrites the adjacency and the times."""
+  """Fills [num_groups] `parent`; overwrites the adjacency and the times.
+
+  Args:
+    after: [num_entries] next entry of the same group, at first each the next.
+    ends: [3, num_groups] scratch, all -1.
+    entries: [2 * num_groups] heap.
+  """
   count = len(parent)
-  after = np.arange(1, len(other) + 1)  # Linked lists of each group's entries.
-  first, last = np.full(count, _NONE), np.full(count, _NONE)
-  costs, keys, size = np.empty(2 * count), np.empty(2 * count, np.int64), 0
+  first, last = ends[0], ends[1]  # Linked lists of each group's entries.
+  seen = ends[2]  # Entry of each neighbor of the current group.
+  size: Index = np.int64(0)
   for group in range(count):
     if offsets[group] < offsets[group + 1]:
       first[group], last[group] = offsets[group], offsets[group + 1] - 1
       after[last[group]] = _NONE
-    size = kernels.push(costs, keys, size, time_us[group], group)
-  seen = np.full(count, _NONE)  # Entry of each neighbor of the current group.
+    size = heap.push(entries, size, time_us[group], group)
   left = count
   while left > target and size > 0:
-    cost, group = costs[0], keys[0]
-    size = kernels.pop(costs, keys, size)
+    cost, group = entries[0].time, entries[0].key
+    size = heap.pop(entries, size)
     if parent[group] != group or cost != time_us[group]:
       continue  # It was merged or has grown since it was pushed.
     _gather(parent, first, last, after, other, num_bytes, seen, group)
@@ -144,11 +155,11 @@ def _merge(
     else:
       after[last[into]] = first[group]
     last[into] = last[group]
-    size = kernels.push(costs, keys, size, time_us[into], into)
+    size = heap.push(entries, size, time_us[into], into)
     left -= 1
 
 
-@allocating_inlined
+@inlined
 def _gather(
   parent: np.ndarray,
   first: np.ndarray,
@@ -177,7 +188,7 @@ def _gather(
     entry = following
 
 
-@allocating_inlined
+@inlined
 def _root(parent: np.ndarray, a: Index) -> Index:
   """Returns the group that stands for a merged one; shortens its path."""
   while parent[a] != a:

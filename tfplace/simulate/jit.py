@@ -1,4 +1,4 @@
-"""Numba decorators of all kernels, with and without memory allocation."""
+"""Numba decorators of all kernels, none of which allocates memory."""
 
 import contextlib
 import functools
@@ -29,8 +29,7 @@ def kernel(function: F) -> F:
 def helper(function: F) -> F:
   """Compiles a function that only kernels call, never Python.
 
-  Without the code that unpacks Python arguments, here up to a hundred arrays,
-  compilation takes half the time.
+  It has no code that unpacks Python arguments, which takes long to compile.
   """
   return _compile(function, is_entry=False)
 
@@ -48,33 +47,17 @@ def expanded(function: F) -> F:
   return _compile(function, is_entry=False, inline="always")
 
 
-def allocating(function: F) -> F:
-  """Compiles a `kernel` that may allocate arrays."""
-  return _compile(function, _nrt=True)
-
-
-def allocating_helper(function: F) -> F:
-  """Compiles a `helper` that may allocate arrays."""
-  return _compile(function, is_entry=False, _nrt=True)
-
-
-def allocating_inlined(function: F) -> F:
-  """Compiles an `inlined` function that may allocate arrays."""
-  return _compile(function, is_entry=False, forceinline=True, _nrt=True)
-
-
 def _compile(
   function: F,
   is_entry: bool = True,
   forceinline: bool = False,
-  _nrt: bool = False,
   inline: str = "never",
 ) -> F:
   options = {
     "nogil": True,
     "forceinline": forceinline,
     "inline": inline,
-    "_nrt": _nrt,
+    "_nrt": False,
     "no_cpython_wrapper": not is_entry,
     "no_cfunc_wrapper": True,  # No kernel is passed as an argument.
   }

@@ -1,11 +1,10 @@
 """Transfer times on links, by rule 3 (channel) of docs/simulation.md.
 
 The engine divides bytes by the bandwidth. Estimates and proofs multiply by its
-inverse, stored in `Links`, which can also describe classes of devices and gives
-missing links infinite latency.
+inverse, stored in `DELAY` records, which can also describe classes of devices.
 """
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -59,60 +58,51 @@ compiled_send_us = inlined(send_us)
 compiled_receive_us = inlined(receive_us)
 
 
-class Links(NamedTuple):
-  """Links between n devices or classes of devices, for kernels.
-
-  Attributes:
-    us_per_byte: [n, n] float64 total of send, transfer and receive, by (source,
-      destination); 0 without a link.
-    latency_us: [n, n] float64 fixed part of the same; infinite without a link.
-    channel_us_per_byte: [n, n] float64 of the transfer alone.
-    gap_us: [n, n] float64.
-    channel: [n, n] int32; -1 without a link and between classes.
-  """
-
-  us_per_byte: np.ndarray
-  latency_us: np.ndarray
-  channel_us_per_byte: np.ndarray
-  gap_us: np.ndarray
-  channel: np.ndarray
+# An estimate of a link: microseconds per byte and per message from the end of a
+# producer, with its sends, to a reader, receives included; the channel's time
+# alone; and its number. Without a link, `latency_us` is infinite, the times per
+# byte are 0 and `channel` is -1, as it is between classes of devices.
+DELAY = np.dtype(
+  [
+    ("us_per_byte", np.float64),
+    ("latency_us", np.float64),
+    ("channel_us_per_byte", np.float64),
+    ("gap_us", np.float64),
+    ("channel", np.int32),
+  ],
+  align=True,
+)
 
 
 @inlined
 def arrival_us(
-  links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
+  delays: np.ndarray, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
   """Returns when readers get an output sent at `start_us` on a free channel."""
-  return (
-    start_us
-    + num_bytes * links.us_per_byte[src, dst]
-    + links.latency_us[src, dst]
-  )
+  delay = delays[src, dst]
+  return start_us + num_bytes * delay.us_per_byte + delay.latency_us
 
 
 @inlined
 def free_us(
-  links: Links, start_us: float, num_bytes: float, src: Index, dst: Index
+  delays: np.ndarray, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
   """Returns when the channel of a transfer started at `start_us` is free."""
-  return (
-    start_us
-    + num_bytes * links.channel_us_per_byte[src, dst]
-    + links.gap_us[src, dst]
-  )
+  delay = delays[src, dst]
+  return start_us + num_bytes * delay.channel_us_per_byte + delay.gap_us
 
 
-def links_of(cluster: Cluster) -> Links:
-  """Builds the links between the devices of a cluster."""
+def delays_of(cluster: Cluster) -> np.ndarray:
+  """Returns [num_devices, num_devices] `DELAY` records of a cluster."""
   linked = cluster.channel >= 0
   us_per_byte, latency_us = _delays(cluster)
-  return Links(
-    np.where(linked, us_per_byte, 0.0),
-    np.where(linked, latency_us, np.inf),
-    np.where(linked, 1 / cluster.bandwidth, 0.0),
-    cluster.gap_us,
-    cluster.channel,
-  )
+  result = np.zeros(linked.shape, DELAY)
+  result["us_per_byte"] = np.where(linked, us_per_byte, 0.0)
+  result["latency_us"] = np.where(linked, latency_us, np.inf)
+  result["channel_us_per_byte"] = np.where(linked, 1 / cluster.bandwidth, 0.0)
+  result["gap_us"] = cluster.gap_us
+  result["channel"] = cluster.channel
+  return result
 
 
 def _delays(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
@@ -126,12 +116,12 @@ def _delays(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
   return 1 / cluster.bandwidth + per_byte, cluster.latency_us + fixed_us
 
 
-def best_links(cluster: Cluster, class_of: np.ndarray) -> Links:
-  """Builds the best links between classes of devices, without gaps.
+def best_delays(cluster: Cluster, class_of: np.ndarray) -> np.ndarray:
+  """Returns the best delays between classes of devices, without gaps.
 
-  Each entry has the least time per byte and the least latency of any link
-  between two devices of these classes. `class_of` has the [num_devices]
-  classes.
+  Each of the [num_classes, num_classes] `DELAY` records has the least time per
+  byte and the least latency of any link between two devices of these classes.
+  `class_of` has the [num_devices] classes.
   """
   count = int(class_of.max()) + 1
   us_per_byte = np.full((count, count), np.inf)
@@ -144,18 +134,10 @@ def best_links(cluster: Cluster, class_of: np.ndarray) -> Links:
   np.minimum.at(us_per_byte, at, delays[0][src, dst])
   np.minimum.at(latency_us, at, delays[1][src, dst])
   us_per_byte[np.isinf(us_per_byte)] = 0.0
-  return Links(
-    us_per_byte,
-    latency_us,
-    us_per_byte,
-    np.zeros((count, count)),
-    np.full((count, count), -1, np.int32),
-  )
-
-
-def reversed_links(links: Links) -> Links:
-  """Transposes links, for time reversal: sends become receives."""
-  return Links(*(np.ascontiguousarray(matrix.T) for matrix in links))
+  result = np.zeros((count, count), DELAY)
+  result["us_per_byte"] = result["channel_us_per_byte"] = us_per_byte
+  result["latency_us"], result["channel"] = latency_us, -1
+  return result
 
 
 def mean_transfer(

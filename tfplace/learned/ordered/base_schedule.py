@@ -14,7 +14,7 @@ import numpy as np
 from tfplace.graph.problem import Problem
 from tfplace.simulate import engine
 from tfplace.simulate.jit import Index, helper, inlined, kernel
-from tfplace.simulate.links import Links, arrival_us
+from tfplace.simulate.links import arrival_us
 
 # Features of a decision on a device. Times and sizes are scaled by `_size`.
 (
@@ -47,7 +47,7 @@ class OpTables(NamedTuple):
 
   op_us: np.ndarray
   overhead_us: np.ndarray
-  links: Links
+  delays: np.ndarray
   in_offsets: np.ndarray
   in_src: np.ndarray
   in_bytes: np.ndarray
@@ -202,7 +202,7 @@ def _arrival(
 ) -> float:
   if src == dst:
     return end
-  return arrival_us(tables.links, end, num_bytes, src, dst)
+  return arrival_us(tables.delays, end, num_bytes, src, dst)
 
 
 @helper

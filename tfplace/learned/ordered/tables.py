@@ -15,7 +15,7 @@ from tfplace.learned.ordered.base_schedule import (
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.list_scheduling.costs import list_tables
 from tfplace.placers.list_scheduling.placers import held_bytes
-from tfplace.simulate.links import Links, mean_transfer
+from tfplace.simulate.links import mean_transfer
 
 _LEAST_US = 1e-9
 _NO_LINK_US = 1e12  # Replaces infinity, whose differences are NaN.
@@ -29,7 +29,7 @@ class PartialTables(NamedTuple):
     decision_of: [num_ops] int32.
     op_us: [num_ops, D] float64; infinite where not allowed.
     overhead_us: [D] float64.
-    links: Links between the devices.
+    delays: [D, D] records, see `links.DELAY`.
     in_offsets, in_src, in_bytes: Edges by consumer, see `ListTables`.
     allowed: [N, D] bool.
     work_us: [N, D] float64 with overhead; 0 where not allowed.
@@ -57,7 +57,7 @@ class PartialTables(NamedTuple):
   decision_of: np.ndarray
   op_us: np.ndarray
   overhead_us: np.ndarray
-  links: Links
+  delays: np.ndarray
   in_offsets: np.ndarray
   in_src: np.ndarray
   in_bytes: np.ndarray
@@ -149,14 +149,14 @@ def _without_base(decisions: Decisions) -> PartialTables:
   )
   on_us = np.maximum(whole_us.sum(axis=0), _LEAST_US)
   ideal_us = max(float(fastest_us.sum()) / len(main), _LEAST_US)
+  delays = tables.delays.copy()
+  delays["latency_us"] = np.minimum(delays["latency_us"], _NO_LINK_US)
   return PartialTables(
     order=order,
     decision_of=decisions.decision_of,
     op_us=tables.time_us,
     overhead_us=tables.overhead_us,
-    links=tables.links._replace(
-      latency_us=np.minimum(tables.links.latency_us, _NO_LINK_US)
-    ),
+    delays=delays,
     in_offsets=tables.in_offsets,
     in_src=tables.in_src,
     in_bytes=tables.in_bytes,

@@ -195,34 +195,20 @@ def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":
   """
   from scipy import sparse
 
-  num_pairs, num_nodes = len(nodes.src), len(nodes.time_us)
+  pair, count = np.arange(len(nodes.src)), len(nodes.time_us)
   unit = max(float(nodes.time_us.sum()), 1e-9)
   time, transfer = nodes.time_us / unit, nodes.transfer_us / unit
-  pair, node = np.arange(num_pairs), np.arange(num_nodes)
-  ones, start = np.ones(num_pairs), num_pairs
-  width = num_pairs + num_nodes + 1
-
-  def rows(
-    count: int, *terms: tuple[np.ndarray, np.ndarray, np.ndarray]
-  ) -> "sparse.coo_matrix":
-    values, at, columns = map(np.concatenate, zip(*terms, strict=True))
-    return sparse.coo_matrix((values, (at, columns)), (count, width))
-
-  precedence = rows(
-    num_pairs,
-    (ones, pair, start + nodes.src),
-    (-ones, pair, start + nodes.dst),
-    (-transfer, pair, pair),
+  shape, ones = (count, len(pair)), np.ones(len(pair))
+  sends = sparse.csr_matrix((ones, (nodes.src, pair)), shape)
+  receives = sparse.csr_matrix((ones, (nodes.dst, pair)), shape)
+  matrix = sparse.bmat(
+    [
+      [-sparse.diags(transfer), (sends - receives).T, None],
+      [None, sparse.eye(count), -np.ones((count, 1))],
+      [sends, None, None],
+      [receives, None, None],
+    ],
+    "csr",
   )
-  ends = rows(
-    num_nodes,
-    (np.ones(num_nodes), node, start + node),
-    (-np.ones(num_nodes), node, np.full(num_nodes, width - 1)),
-  )
-  spared_out = rows(num_nodes, (ones, nodes.src, pair))
-  spared_in = rows(num_nodes, (ones, nodes.dst, pair))
-  limits = np.concatenate(
-    (-(time[nodes.src] + transfer), -time, np.ones(2 * num_nodes))
-  )
-  matrix = sparse.vstack([precedence, ends, spared_out, spared_in])
-  return matrix.tocsr(), limits
+  before = -(time[nodes.src] + transfer)
+  return matrix, np.concatenate((before, -time, np.ones(2 * count)))

@@ -17,7 +17,10 @@ from tfplace.placers.list_scheduling.co_placement import by_grouping
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables
 from tfplace.placers.list_scheduling.earliest_start import earliest_start
 from tfplace.placers.list_scheduling.favorite_children import favorite_children
-from tfplace.placers.list_scheduling.kernels import earliest_finish
+from tfplace.placers.list_scheduling.kernels import (
+  earliest_finish,
+  nothing_placed,
+)
 from tfplace.placers.one_shot import Batches
 from tfplace.simulate.links import mean_transfer
 
@@ -92,16 +95,13 @@ def schedule(groups: GroupGraph, favorites: np.ndarray) -> np.ndarray:
   tables = list_tables(groups)
   graph = groups.problem.graph
   order = rank_order(graph, upward_ranks(graph, mean_times(tables)))
-  position = np.empty(len(order), np.int64)
-  position[order] = np.arange(len(order))
-  return earliest_start(
+  placed = nothing_placed(
     tables,
-    position,
     preferred(groups),
     held_bytes(groups),
-    groups.problem.cluster.memory_bytes.copy(),
-    favorites,
+    groups.problem.cluster.memory_bytes,
   )
+  return earliest_start(tables, order, favorites, placed)
 
 
 def heft(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
@@ -118,13 +118,13 @@ def _by_rank(groups: GroupGraph) -> np.ndarray:
   tables, problem = list_tables(groups), groups.problem
   transfer = mean_transfer(problem.cluster)
   ranks = upward_ranks(problem.graph, mean_times(tables), *transfer)
-  return earliest_finish(
+  placed = nothing_placed(
     tables,
-    rank_order(problem.graph, ranks),
-    groups.allowed.copy(),
+    groups.allowed,
     groups.persistent_bytes,
-    problem.cluster.memory_bytes.copy(),
+    problem.cluster.memory_bytes,
   )
+  return earliest_finish(tables, rank_order(problem.graph, ranks), placed)
 
 
 def mean_times(tables: ListTables) -> np.ndarray:

@@ -14,7 +14,7 @@ from tfplace.graph.budget import Budget
 from tfplace.graph.op_names import UNKNOWN, Part, numbered_parts, scope_of
 from tfplace.placers.groups import GroupGraph, main_devices
 from tfplace.placers.one_shot import Batches
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ def spread(groups: GroupGraph, wanted: np.ndarray) -> np.ndarray:
   return result
 
 
-@allocating
+@kernel
 def _sweep(
   values: np.ndarray,
   offsets: np.ndarray,

@@ -19,7 +19,7 @@ from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
 from tfplace.placers.list_scheduling.placers import held_bytes, preferred
 from tfplace.placers.repair import offer_repaired
 from tfplace.placers.tracker import Tracker, excess
-from tfplace.simulate.jit import allocating
+from tfplace.simulate.jit import kernel
 
 _UNFIT = 1e30  # more than any step time of a placement that fits
 
@@ -100,20 +100,22 @@ class Decoder:
     """Decodes keys of `shape` into [num_groups] int32 devices."""
     order = np.argsort(-keys[:, -1], kind="stable")
     room = self.groups.problem.cluster.memory_bytes.copy()
-    return _decode(keys, order, self._allowed, self._held, room)
+    devices = np.empty(len(order), np.int32)
+    _decode(keys, order, self._allowed, self._held, room, devices)
+    return devices
 
 
-@allocating
+@kernel
 def _decode(
   keys: np.ndarray,
   order: np.ndarray,
   allowed: np.ndarray,
   held: np.ndarray,
   room: np.ndarray,
-) -> np.ndarray:
+  result: np.ndarray,
+) -> None:
   """Picks the preferred device with room, else the one with most room."""
-  num_groups, num_devices = allowed.shape
-  result = np.empty(num_groups, np.int32)
+  num_devices = allowed.shape[1]
   for group in order:
     best, roomiest = -1, -1
     for device in range(num_devices):
@@ -127,7 +129,6 @@ def _decode(
         best = device
     result[group] = best if best >= 0 else roomiest
     room[result[group]] -= held[group]
-  return result
 
 
 def _evaluate(
