@@ -34,10 +34,7 @@ NOTEBOOKS = {
 # Notebook -> pairs of plans, whose step times it prints: the first is faster.
 FASTER = {
   "model_that_does_not_fit": [("auto", "as it is")],
-  "unequal_devices": [
-    ("all four", "data parallel"),
-    ("all four", "two V100s"),
-  ],
+  "unequal_devices": [("all four", "data parallel"), ("all four", "two V100s")],
 }
 
 

@@ -68,7 +68,7 @@ def test_normalization_reads_its_input_once_per_pass():
     *(("Mean", 8), ("Rsqrt", 8), ("Mul", 800), ("Out", 1)),
   ]
   edges = [
-    *((0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (4, 5), (2, 6), (5, 6), (6, 7)),
+    *((0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (4, 5), (2, 6), (5, 6), (6, 7))
   ]
   unit = unit_of(ops, edges, outside=(0, 7))
   # The mean reads 800; the variance the argument and the mean; the result

@@ -7,10 +7,7 @@ import pytest
 import tfplace
 from tests.testing.microbatched import in_microbatches
 from tfplace.errors import ExtractionError
-from tfplace.graph.microbatches import (
-  VariantConfig,
-  microbatches_of,
-)
+from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.variants import trace_keras
 from tfplace.variants.microbatches.parts import Parts
 

@@ -120,9 +120,7 @@ def test_an_own_step_gets_the_data_it_was_fitted_with():
   assert [tuple(f.shape) for f in traced.feeds.values()] == [(4, 6)]
 
 
-def test_a_called_or_loaded_subclassed_model_knows_its_inputs(
-  tmp_path,
-):
+def test_a_called_or_loaded_subclassed_model_knows_its_inputs(tmp_path):
   model = Encoder(name="own")
   model(np.zeros((2, 6), np.float32))
   assert shapes(batch_spec(model, 4, "predict", None)) == [(4, 6)]

@@ -108,8 +108,7 @@ def _numbers(model, kind, order):
 
 
 @pytest.mark.parametrize(
-  ("kind", "order"),
-  [("steps", FIT_LATER), ("keywords", FIT_FIRST)],
+  ("kind", "order"), [("steps", FIT_LATER), ("keywords", FIT_FIRST)]
 )
 def test_all_numbers_equal_the_unplaced_models(kind, order):
   expected = _numbers(_built(kind), kind, order)

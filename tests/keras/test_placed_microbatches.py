@@ -241,9 +241,7 @@ def test_statistics_equal_those_of_mirrored_replicas():
   split = build_fitted(two_norms)
   config = VariantConfig(2, allow_batch_statistics=True)
   tfplace.place_model(
-    split,
-    placement=split_placement(split, config),
-    allow_batch_statistics=True,
+    split, placement=split_placement(split, config), allow_batch_statistics=True
   )
   strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
   with strategy.scope():

@@ -47,11 +47,7 @@ def run(seed, is_compiled):
           op._set_device(variables[0].device)
       later = op_order.program_order(graph.get_operations())
       calls, (result,), _ = unit_calls.compile_units(
-        graph,
-        lambda op: None,
-        results=[result],
-        later=later,
-        turn_of={}.get,
+        graph, lambda op: None, results=[result], later=later, turn_of={}.get
       )
       assert calls
     traced[:] = [op.type for op in graph.get_operations()]

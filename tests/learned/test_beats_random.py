@@ -36,8 +36,7 @@ def problems():
   cluster = tfplace.cluster_preset("v100x4")
   return [
     tfplace.Problem(
-      tfplace.extract(model, cluster, sizes=sizes, microbatches=number),
-      cluster,
+      tfplace.extract(model, cluster, sizes=sizes, microbatches=number), cluster
     )
     for model, sizes, number in MODELS[: None if SLOW_TESTS else 1]
   ]

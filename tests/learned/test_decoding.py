@@ -109,14 +109,7 @@ def test_devices_are_interchangeable():
   tables = tables_of(random_graph(60, seed=2), gpus(4), 20)
   rng = np.random.default_rng(0)
   count = len(tables.allowed)
-  shapes = (
-    (count, 8),
-    (count, FEATURES),
-    (FEATURES, 8),
-    (8, 4),
-    (4,),
-    (4,),
-  )
+  shapes = ((count, 8), (count, FEATURES), (FEATURES, 8), (8, 4), (4,), (4,))
   head = Head(*(rng.normal(size=s).astype(np.float32) for s in shapes))
   noise, rename = noise_of(tables, 5), np.array([2, 0, 3, 1])
   first = decode_all(tables, head, noise)

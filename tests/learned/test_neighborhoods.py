@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.testing.policy_problems import (
-  gpus,
-  problem_of,
-  random_graph,
-)
+from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.neighborhoods import Neighborhoods
 from tfplace.learned.ordered.tables import partial_tables

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from tfplace.learned.sampling import (
-  greedy_and_samples,
-  sample,
-)
+from tfplace.learned.sampling import greedy_and_samples, sample
 
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.7, 0.2, 0.1]]))
 TOGETHER = np.array([0, 1, 0], np.int32)

@@ -11,12 +11,7 @@ from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
 from tfplace.graph import OpSpec, Placement, Problem, build_graph
 from tfplace.hardware.presets import cluster_preset
 from tfplace.learned.policies import SHIPPED
-from tfplace.placers import (
-  LEARNED,
-  STRATEGIES,
-  get_placer,
-  place,
-)
+from tfplace.placers import LEARNED, STRATEGIES, get_placer, place
 from tfplace.placers.registry import CLASSICAL, MICROBATCHED
 from tfplace.simulate import Simulator
 
@@ -136,10 +131,7 @@ def test_infeasible_says_the_least_missing_bytes_and_the_device(strategy):
   # the nearest miss is 30 bytes, on the larger.
   problem = Problem(
     problems.graph(
-      [1.0, 1.0],
-      [],
-      persistent_bytes=[40.0, 60.0],
-      colocation=["a", "a"],
+      [1.0, 1.0], [], persistent_bytes=[40.0, 60.0], colocation=["a", "a"]
     ),
     problems.cluster([60.0, 70.0]),
   )

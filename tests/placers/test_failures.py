@@ -13,11 +13,7 @@ from tfplace.placers.auto import AutoPlacer
 from tfplace.placers.search.annealing import improve
 from tfplace.simulate import Simulator
 
-ERRORS = (
-  ValueError("a value"),
-  MemoryError(),
-  TfplaceError("of our own"),
-)
+ERRORS = (ValueError("a value"), MemoryError(), TfplaceError("of our own"))
 
 
 def failing(monkeypatch, names, error):

@@ -10,10 +10,7 @@ from tfplace.graph.evaluation import Result
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.placers.idle_devices import (
-  idle_reason,
-  without_idle_devices,
-)
+from tfplace.placers.idle_devices import idle_reason, without_idle_devices
 from tfplace.simulate import Simulator
 
 

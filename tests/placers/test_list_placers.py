@@ -10,10 +10,7 @@ from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.graph.cluster import MESSAGE_COSTS
 from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.list_scheduling.co_placement import (
-  GROUPINGS,
-  co_placed,
-)
+from tfplace.placers.list_scheduling.co_placement import GROUPINGS, co_placed
 from tfplace.placers.list_scheduling.costs import list_tables
 from tfplace.placers.list_scheduling.favorite_children import (
   chains,
@@ -76,9 +73,7 @@ def test_m_topo_fills_to_an_equal_share_of_memory():
   # that the devices take 3, 3 and 0 (the paper's rule).
   problem = Problem(
     problems.graph(
-      [1.0] * 6,
-      [(i, i + 1) for i in range(5)],
-      persistent_bytes=[10.0] * 6,
+      [1.0] * 6, [(i, i + 1) for i in range(5)], persistent_bytes=[10.0] * 6
     ),
     problems.cluster([1000.0] * 3),
   )

@@ -71,9 +71,7 @@ def test_critical_path_by_hand():
   # where o2 runs [6, 9] and o3, which waits for o2, [9, 14].
   problem = Problem(
     problems.graph(
-      [4.0, 2.0, 3.0, 5.0],
-      [(0, 2), (2, 3)],
-      output_bytes=[(10.0,)] * 4,
+      [4.0, 2.0, 3.0, 5.0], [(0, 2), (2, 3)], output_bytes=[(10.0,)] * 4
     ),
     problems.cluster([np.inf] * 2, bandwidth=10.0, latency=1.0),
   )

@@ -85,10 +85,7 @@ def test_recomputation_alone():
 def test_both_share_one_race():
   report = chosen(Step(memory=80.0), *WAYS)
   tried = {
-    (
-      trial.variant.count,
-      not trial.variant.recompute.is_none,
-    )
+    (trial.variant.count, not trial.variant.recompute.is_none)
     for trial in report.choice.trials
   }
   assert {(1, False), (1, True)} <= tried

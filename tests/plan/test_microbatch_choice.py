@@ -9,10 +9,7 @@ from tests.testing.clusters import linked
 from tests.testing.live_steps import Devices
 from tests.testing.one_layer import Step
 from tfplace import placers
-from tfplace.errors import (
-  InfeasibleError,
-  TfplaceError,
-)
+from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import Cluster, Device
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.plan import PlanConfig, make_plan

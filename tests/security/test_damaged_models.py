@@ -44,12 +44,7 @@ DAMAGES = {
   "no such output": (3, "input", "y:7", "'z'.*output 7 of 'y'"),
   "cycle": (2, "input", "z", "'[yz]' is on, or depends on, a cycle"),
   "unknown op": (4, "op", "NoSuchOp", "'e'.*'NoSuchOp'"),
-  "wrong type": (
-    4,
-    "T",
-    tf.int32.as_datatype_enum,
-    "at node 'e'",
-  ),
+  "wrong type": (4, "T", tf.int32.as_datatype_enum, "at node 'e'"),
   "huge": (4, "op", "Split", "'e'"),  # of a billion outputs
   "empty": (None, "", "", "without nodes"),
 }

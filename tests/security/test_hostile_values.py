@@ -120,10 +120,7 @@ def test_under_an_unknown_key_only_what_can_be_saved_loads(tmp_path, kind):
 
 
 def save(loaded, path):
-  savers = {
-    OpGraph: formats.save_graph,
-    Cluster: formats.save_cluster,
-  }
+  savers = {OpGraph: formats.save_graph, Cluster: formats.save_cluster}
   saver = savers.get(type(loaded), lambda value, path: value.save(path))
   saver(loaded, path)
 

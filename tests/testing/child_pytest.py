@@ -26,10 +26,7 @@ class PytestChild:
   """
 
   def __init__(
-    self,
-    root: pathlib.Path,
-    environment: Mapping[str, str],
-    timeout_s: float,
+    self, root: pathlib.Path, environment: Mapping[str, str], timeout_s: float
   ):
     """Nothing is started yet.
 

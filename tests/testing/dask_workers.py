@@ -31,9 +31,6 @@ def two_workers(restarts: bool = True) -> Iterator[tuple[str, Any]]:
   }
   workers = {0: worker, 1: worker}
   cluster = distributed.SpecCluster(workers, scheduler, worker)
-  with (
-    cluster,
-    distributed.Client(cluster, set_as_default=False) as client,
-  ):
+  with cluster, distributed.Client(cluster, set_as_default=False) as client:
     client.wait_for_workers(2)
     yield cluster.scheduler_address, client

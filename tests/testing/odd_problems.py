@@ -17,10 +17,7 @@ def _control_edges_and_no_outputs():
 def _device_without_memory():
   edges = [(i, i + 2) for i in range(6)]
   graph = problems.graph(
-    [4.0] * 8,
-    edges,
-    output_bytes=[(8.0,)] * 8,
-    persistent_bytes=[8.0] * 8,
+    [4.0] * 8, edges, output_bytes=[(8.0,)] * 8, persistent_bytes=[8.0] * 8
   )
   return Problem(graph, problems.cluster([0.0, 200.0, 200.0]))
 

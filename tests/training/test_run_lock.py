@@ -31,10 +31,7 @@ def holding(folder):
 def test_a_second_run_is_refused_until_the_first_ends(tmp_path):
   folder = tmp_path / "run"
   with holding(folder) as first:
-    with (
-      pytest.raises(TrainingError) as caught,
-      only_run_in(folder),
-    ):
+    with pytest.raises(TrainingError) as caught, only_run_in(folder):
       pass
     for word in (str(folder), f"process {first.pid}", "is in use"):
       assert word in str(caught.value)
