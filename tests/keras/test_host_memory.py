@@ -18,6 +18,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 import tfplace
 from tests.testing import placed_models as at
+from tests.testing.slow import slow
 from tfplace.keras import state
 from tfplace.keras.given_placement import stays
 from tfplace.plan import local_devices
@@ -136,7 +137,7 @@ def check_shares(live):
     assert 0 < live.peaks[device] < 4 * LAYER_BYTES
 
 
-@pytest.mark.parametrize("build", [chain, late])
+@pytest.mark.parametrize("build", [slow(chain), late])
 def test_fit_and_save_of_a_model_that_no_device_holds(
   build, expected, live, tmp_path
 ):

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 import tfplace
+from tests.testing.slow import SLOW
 
 WIDTH, BATCH = 1200, 8
 # Two kernels of 1200^2 floats, and two slots of Adam for each.
@@ -74,6 +75,7 @@ def _parts(model):
   return [model, *variables, *(v.handle for v in variables)]
 
 
+@SLOW  # Placed models are planned, too, with estimated costs.
 def test_plans_leave_no_weights():
   def plan(number):
     options = PLANS[number % len(PLANS)]

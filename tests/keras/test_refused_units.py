@@ -111,14 +111,14 @@ def placed(kind, is_given):
   ("kind", "is_given", "op"),
   [
     ("spline", False, "TridiagonalSolve of layer 'refused': Current"),
-    ("spline", True, "TridiagonalSolve of layer 'refused': Current"),
+    slow("spline", True, "TridiagonalSolve of layer 'refused': Current"),
     ("positions", False, "Range of layer 'refused'.\n"),
     ("positions", True, "Range of layer 'refused': a shape is not known"),
     slow("routed", False, ""),
     ("routed", True, ""),
     ("grouped", False, "Unique of layer 'refused'.\n"),
     slow("suppressed", True, ""),
-    ("suppressed", False, ""),
+    slow("suppressed", False, ""),
     slow("randomized", False, "StatelessRandomGammaV3 of layer 'refused'.\n"),
   ],
 )
