@@ -16,8 +16,6 @@ from tfplace.graph.microbatches import VariantConfig
 from tfplace.hardware.presets import cluster_preset
 from tfplace.simulate import Simulator
 
-MB = 1e6
-
 
 def unit_of(ops, edges, outside=()):
   """The unit of all ops but `outside`.
