@@ -5,16 +5,9 @@ import os
 import shutil
 
 import pytest
-from absl import flags
 
 from tests.testing.policy_problems import gpus, random_graph
 from tfplace import formats
-from tfplace.bin import flag_checks
-
-COMMANDS = (
-  *("place", "extract", "estimate", "simulate", "explain", "measure"),
-  "train",
-)
 
 
 @pytest.fixture
@@ -36,28 +29,6 @@ def content(folder):
     for path in folder.rglob("*")
     if path.is_file()
   }
-
-
-def test_every_flag_of_a_file_is_checked():
-  # Strings that name no file of their own, or a folder that may be shared.
-  others = {
-    *("model", "strategy", "order", "dask", "costs", "microbatches"),
-    *("graph_cache_dir", "tolerance", "op"),
-    *("recompute", "max_memory", "keep_together", "input_shapes"),
-    *("model_sizes", "import", "max_decisions", "precision", "compile"),
-    *("reward", "max_in_flight"),
-  }
-  for command in COMMANDS:
-    module = importlib.import_module(f"tfplace.bin.{command}")
-    values = flags.FlagValues()
-    module._define(values)
-    texts = {
-      name
-      for name in values
-      if values[name].flag_type() in ("string", "string enum")
-      or "comma separated" in values[name].flag_type()
-    }
-    assert texts - {*flag_checks._INPUTS, *flag_checks._OUTPUTS} <= others
 
 
 @pytest.mark.parametrize(
