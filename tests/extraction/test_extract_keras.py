@@ -163,7 +163,7 @@ def test_values_stay_those_of_the_trace_when_the_model_trains_on():
 
 def test_inference_gives_what_predict_gives():
   model = _model(_normalised)
-  traced = variants.trace_keras(model, BATCH, training=False)
+  traced = variants.trace_keras(model, BATCH, kind="predict")
   x = _batches()[0][0]
   (feed,) = traced.feeds.values()
   [[output]] = extract.run_steps(traced, [{feed.tensor: x}])

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.checkpoint import trackable_view
 from tensorflow.python.framework import ops
 
-from tfplace.extraction.nodes import reached
+from tfplace.graph.paths import reached
 
 _PREFIX = "CustomGradient-"
 _KEPT = "_tfplace_custom_gradients"  # attribute of a graph

@@ -94,11 +94,7 @@ def flatten_function(
 
 
 def static_shapes(function: Any, batch_size: int) -> Any:
-  """Retraces the function with its unknown batch dimensions filled in.
-
-  Raises:
-    ExtractionError: another dimension is unknown, or tracing fails.
-  """
+  """Retraces the function with its unknown batch dimensions filled in."""
   signature = function.structured_input_signature
   if all(_is_static(spec) for spec in tf.nest.flatten(signature)):
     return function
@@ -243,31 +239,10 @@ def _rename_inputs(
 
 
 def trace_saved_model(
-  directory: str | os.PathLike[str],
-  batch_size: int | None = None,
-  signature: str | None = None,
-  allow_side_effects: bool = False,
+  directory: str | os.PathLike[str], *args: Any, **options: Any
 ) -> TracedStep:
-  """Traces one call of a SavedModel signature: an inference step.
-
-  Args:
-    directory: a SavedModel of TensorFlow 1 or 2.
-    batch_size: replaces an unknown first dimension of the inputs; 32 by
-      default.
-    signature: key of the signature; by default "serving_default", or the only
-      signature.
-    allow_side_effects: lets loading touch files outside the SavedModel,
-      processes and Python, because TensorFlow runs the initializers of the
-      model's resources.
-
-  Raises:
-    ExtractionError: the directory is not a SavedModel or is damaged, the
-      signature does not exist, an input shape is unknown, or an op is not
-      allowed.
-  """
-  return flatten_signature(
-    directory, batch_size, signature, allow_side_effects
-  ).traced
+  """Traces one call of a SavedModel signature; see `flatten_signature`."""
+  return flatten_signature(directory, *args, **options).traced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +271,23 @@ def flatten_signature(
   signature: str | None = None,
   allow_side_effects: bool = False,
 ) -> FlatSignature:
-  """Traces a signature as `trace_saved_model` does, with the nodes' origins."""
+  """Traces one call of a SavedModel signature: an inference step.
+
+  Args:
+    directory: a SavedModel of TensorFlow 1 or 2.
+    batch_size: replaces an unknown first dimension of the inputs; 32 by
+      default.
+    signature: key of the signature; by default "serving_default", or the only
+      signature.
+    allow_side_effects: lets loading touch files outside the SavedModel,
+      processes and Python, because TensorFlow runs the initializers of the
+      model's resources.
+
+  Raises:
+    ExtractionError: the directory is not a SavedModel or is damaged, the
+      signature does not exist, an input shape is unknown, or an op is not
+      allowed.
+  """
   path = os.fspath(directory)
   size = checked_batch_size(batch_size, path)
   if allow_side_effects:

@@ -64,9 +64,9 @@ def inline_functions(graph_def: tf.compat.v1.GraphDef) -> Inlined:
   limits.check_calls(graph_def)
   inliner = _Inliner(graph_def)
   nodes: Sequence[NodeDef] = graph_def.node
-  found = True
-  while found:  # terminates, since no function calls itself
-    nodes, found = inliner.expand(nodes)
+  expanded = True
+  while expanded:  # terminates, since no function calls itself
+    nodes, expanded = inliner.expand(nodes)
   result = tf.compat.v1.GraphDef(versions=graph_def.versions)
   result.node.extend(nodes)
   result.library.function.extend(
@@ -89,15 +89,15 @@ class _Inliner:
     index = {node.name: node for node in nodes}
     self.conditional = any(node.op in _SWITCHES for node in nodes)
     result: list[NodeDef] = []
-    found = False
+    expanded = False
     for node in nodes:
       expansion = self._expand(node, index)
       result.extend([node] if expansion is None else expansion)
-      found = found or expansion is not None
-    if found:
+      expanded = expanded or expansion is not None
+    if expanded:
       for node in result:
         self._rewire(node)
-    return result, found
+    return result, expanded
 
   def _expand(
     self, node: NodeDef, index: Mapping[str, NodeDef]

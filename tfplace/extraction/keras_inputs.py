@@ -21,8 +21,7 @@ class BatchSpec:
   """Specification of one batch.
 
   Attributes:
-    structure: nested `tf.TensorSpec`s with static shapes, in the structure that
-      the step takes.
+    structure: nested `tf.TensorSpec`s with static shapes, as a step takes them.
     values: sample array of each spec in flattened order, or None.
     batch_size: size of the first dimension.
   """
@@ -44,12 +43,9 @@ def batch_spec(
     model: a Keras model.
     batch_size: first dimension; None takes the sample's, the model's own or
       that of this `fit` if it is known, or else 32.
+    kind: "train", "test" or "predict".
     sample: arrays in the structure that the step takes, or a `GivenBatch`;
       Keras' own step also accepts `x` alone.
-
-  Raises:
-    ExtractionError: neither the model nor the sample defines the inputs or
-      targets, or a dimension other than the batch is unknown.
   """
   size = static_batch_size(model)
   if batch_size is not None:
@@ -151,16 +147,16 @@ def _inputs(model: keras.Model, size: int) -> Any:
     )
   shapes = [(size, *t.shape[1:]) for t in tf.nest.flatten(structure)]
   if any(None in shape for shape in shapes):
-    told = {
+    open_shapes = {
       t.name: tuple(t.shape)
       for t in tf.nest.flatten(structure)
       if None in t.shape[1:]
     }
     raise ExtractionError(
       f"model {model.name!r} has seen no batch, and its inputs leave dimensions"
-      f" open ({', '.join(f'{k!r} {v}' for k, v in told.items())});"
+      f" open ({', '.join(f'{k!r} {v}' for k, v in open_shapes.items())});"
       f" {_ways_out(structure)}",
-      op=next(iter(told)),
+      op=next(iter(open_shapes)),
     )
   return tf.nest.map_structure(
     lambda t: tf.TensorSpec((size, *t.shape[1:]), t.dtype), structure
@@ -188,12 +184,7 @@ def _ways_out(inputs: Any) -> str:
 
 
 def _arrays(model: keras.Model, given: GivenBatch) -> Any:
-  """Returns a described batch as arrays in the structure that `fit` takes.
-
-  Raises:
-    ExtractionError: the file cannot be read, a name is unknown or missing, or a
-      shape does not fit.
-  """
+  """Returns a described batch as arrays in the structure that `fit` takes."""
   inputs = _named(model, "inputs")
   if not given.path:
     zeros = {
@@ -272,14 +263,14 @@ def _packed(
       f" batch has {given or 'none'}: give one for each"
     )
   for tensor in flat:
-    own, found = tuple(tensor.shape), arrays[tensor.name].shape
-    if len(own) != len(found) or any(
+    shape, given_shape = tuple(tensor.shape), arrays[tensor.name].shape
+    if len(shape) != len(given_shape) or any(
       size not in (None, given)
-      for size, given in zip(own[1:], found[1:], strict=True)
+      for size, given in zip(shape[1:], given_shape[1:], strict=True)
     ):
       raise ExtractionError(
-        f"{what} {tensor.name!r} of model {model.name!r} has shape {own}, and"
-        f" the batch has {found}"
+        f"{what} {tensor.name!r} of model {model.name!r} has shape {shape}, and"
+        f" the batch has {given_shape}"
       )
   return tf.nest.map_structure(lambda t: arrays[t.name], structure)
 

@@ -31,8 +31,8 @@ _WITNESS = "MatMul"  # has a GPU kernel in every build with GPU support
 @functools.cache
 def is_needed() -> bool:
   """Returns whether this TensorFlow build lacks GPU kernels."""
-  found = registry.get_registered_kernels_for_op(_WITNESS).kernel
-  return not any(kernel.device_type == "GPU" for kernel in found)
+  kernels = registry.get_registered_kernels_for_op(_WITNESS).kernel
+  return not any(kernel.device_type == "GPU" for kernel in kernels)
 
 
 @functools.cache
@@ -61,11 +61,11 @@ def registration(kernel: Any) -> Registration:
 def _xla_registrations(op: str) -> dict[str, list[Registration]]:
   """Returns the registrations by device type of XLA, for CPUs and GPUs."""
   _load_xla()
-  found: dict[str, list[Registration]] = {kind: [] for kind in _XLA_KINDS}
+  rows: dict[str, list[Registration]] = {kind: [] for kind in _XLA_KINDS}
   for kernel in registry.get_registered_kernels_for_op(op).kernel:
-    if kernel.device_type in found:
-      found[kernel.device_type].append(registration(kernel))
-  return found
+    if kernel.device_type in rows:
+      rows[kernel.device_type].append(registration(kernel))
+  return rows
 
 
 @functools.cache
@@ -130,13 +130,13 @@ class KernelTable:
     }
     key = (node.op, label, *types.values())
     if key not in self._answers:
-      found = {
+      kinds = {
         device
-        for device, (own_label, constraints) in self._kernels[node.op]
-        if own_label == label
+        for device, (kernel_label, constraints) in self._kernels[node.op]
+        if kernel_label == label
         and all(_allows(types[name], allowed) for name, allowed in constraints)
       }
-      self._answers[key] = _EVERY if DEFAULT in found else _EVERY & found
+      self._answers[key] = _EVERY if DEFAULT in kinds else _EVERY & kinds
     return self._answers[key]
 
   def _load(self, op: str) -> None:

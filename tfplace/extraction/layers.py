@@ -41,8 +41,8 @@ class LayerRecorder:
   def of_op(self, name: str) -> Layers:
     """Returns the layers of an op, a gradient or a clone, innermost first."""
     forward = original_name(name).rpartition(GRADIENT_SCOPE)[2]
-    found = (self.layers.get(scope) for scope in with_scopes(forward))
-    return next(filter(None, found), ())
+    recorded = (self.layers.get(scope) for scope in with_scopes(forward))
+    return next(filter(None, recorded), ())
 
   def of_nodes(
     self, graph_def: tf.compat.v1.GraphDef, variables: Mapping[str, Layers]
@@ -52,27 +52,27 @@ class LayerRecorder:
     Gradients, inlined function bodies and updates are included. `variables`
     maps the node of each variable to its layers.
     """
-    found = dict(variables)
+    known = dict(variables)
     for node in graph_def.node:
       layers = self.of_op(name_of_relayed(name_in_whole(node.name)))
       if layers:
-        found.setdefault(node.name, layers)
-    return with_updates(graph_def, found)
+        known.setdefault(node.name, layers)
+    return with_updates(graph_def, known)
 
 
 def layers_of_variables(model: keras.Model) -> dict[str, Layers]:
   """Maps the path of each layer variable to the layer and those around it."""
-  found: dict[str, Layers] = {}
+  layers_of: dict[str, Layers] = {}
 
   def visit(layer: Any, around: Layers) -> None:
     names = (layer.name, *around)
     for variable in layer.variables:
-      found[variable.path] = names
+      layers_of[variable.path] = names
     for child in layer._layers:
       visit(child, names)
 
   visit(model, ())
-  return found
+  return layers_of
 
 
 def open_layers() -> list[str]:
@@ -96,26 +96,26 @@ def with_updates(
   """
   nodes = node_lib.producers_first(graph_def)
   sources = _sources(nodes)
-  found: dict[str, Layers] = {}
+  inferred: dict[str, Layers] = {}
   count = -1
-  while len(found) > count:  # a known slot makes its update known
-    count = len(found)
-    held = _handles(nodes, sources, {**found, **layers})
-    found = _walk_back(nodes, sources, layers, held)
-  return {**found, **layers}
+  while len(inferred) > count:  # a known slot makes its update known
+    count = len(inferred)
+    held = _handles(nodes, sources, {**inferred, **layers})
+    inferred = _walk_back(nodes, sources, layers, held)
+  return {**inferred, **layers}
 
 
 def _sources(nodes: Sequence[node_lib.NodeDef]) -> dict[str, list[str]]:
   """Maps each node to the nodes that it reads, looking through `IdentityN`."""
-  found: dict[str, list[str]] = {}
+  sources: dict[str, list[str]] = {}
   passed: dict[tuple[str, int], str] = {}
   for node in nodes:
     tensors = map(node_lib.split_tensor, node.input)
     own = [passed.get(t, t[0]) for t in tensors if t[1] >= 0]
-    found[node.name] = own
+    sources[node.name] = own
     if node.op == "IdentityN":
       passed.update({(node.name, i): source for i, source in enumerate(own)})
-  return found
+  return sources
 
 
 def _handles(
@@ -123,13 +123,13 @@ def _handles(
   sources: Mapping[str, Sequence[str]],
   layers: Mapping[str, Layers],
 ) -> dict[str, Layers]:
-  found: dict[str, Layers] = {}
+  handles: dict[str, Layers] = {}
   for node in nodes:
     if node.op == "VarHandleOp" and node.name in layers:
-      found[node.name] = layers[node.name]
-    elif node.op in _PASS_ON and sources[node.name][0] in found:
-      found[node.name] = found[sources[node.name][0]]
-  return found
+      handles[node.name] = layers[node.name]
+    elif node.op in _PASS_ON and sources[node.name][0] in handles:
+      handles[node.name] = handles[sources[node.name][0]]
+  return handles
 
 
 def _walk_back(
@@ -141,7 +141,7 @@ def _walk_back(
   """Finds the layers of updates and sums, visiting readers before sources."""
   updating: dict[str, set[Layers]] = collections.defaultdict(set)
   needing: dict[str, set[Layers]] = collections.defaultdict(set)
-  found: dict[str, Layers] = {}
+  inferred: dict[str, Layers] = {}
   for node in reversed(nodes):
     name, is_gradient = node.name, GRADIENT_SCOPE in node.name
     if name in given:
@@ -151,10 +151,10 @@ def _walk_back(
     layers = {handles[s] for s in sources[name] if s in handles}
     layers = layers or updating[name]
     if len(layers) == 1:
-      (found[name],) = layers
+      (inferred[name],) = layers
       # The inputs of a gradient are not part of an update.
       for source in () if is_gradient else sources[name]:
-        updating[source].add(found[name])
+        updating[source].add(inferred[name])
     elif node.op == "AddN" and not layers and len(needing[name]) == 1:
-      (found[name],) = needing[name]
-  return found
+      (inferred[name],) = needing[name]
+  return inferred

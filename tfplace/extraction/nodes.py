@@ -4,19 +4,23 @@ Needs no `tf.Graph`, so a file can be checked before it is imported.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfplace.errors import ExtractionError
+from tfplace.graph import csr
+from tfplace.graph.paths import reached
 
 NodeDef: TypeAlias = tf.compat.v1.NodeDef
 FunctionDef: TypeAlias = Any  # a `FunctionDef` of `function.proto`
 OpDef: TypeAlias = Any  # an `OpDef` of `op_def.proto`
-T = TypeVar("T")
 _MAX_TENSORS = 1_000_000  # in one argument of one node
+_BACK_EDGES = frozenset(("NextIteration", "RefNextIteration"))
+_MERGES = frozenset(("Merge", "RefMerge"))
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 _LEGAL = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
 
@@ -75,46 +79,32 @@ def functions_of(graph_def: tf.compat.v1.GraphDef) -> dict[str, FunctionDef]:
   return {f.signature.name: f for f in graph_def.library.function}
 
 
-def reached(
-  starts: Iterable[T], following: Callable[[T], Iterable[T]]
-) -> dict[T, None]:
-  """Returns the starts and what follows from them, in order of discovery."""
-  found = dict.fromkeys(starts)
-  queue = list(found)
-  for item in queue:  # the list grows during the loop
-    for after in following(item):
-      if after not in found:
-        found[after] = None
-        queue.append(after)
-  return found
+def predecessors(op: tf.Operation) -> list[tf.Operation]:
+  """Returns the ops that an op reads or waits for."""
+  return [*dict.fromkeys(t.op for t in op.inputs), *op.control_inputs]
 
 
-def producers_first(
-  graph_def: tf.compat.v1.GraphDef,
-  cut: Callable[[NodeDef, NodeDef], bool] | None = None,
-) -> list[NodeDef]:
+def is_back_edge(source: NodeDef, target: NodeDef) -> bool:
+  """Returns whether an edge closes a `while` loop of TensorFlow 1."""
+  return source.op in _BACK_EDGES and target.op in _MERGES
+
+
+def producers_first(graph_def: tf.compat.v1.GraphDef) -> list[NodeDef]:
   """Sorts nodes topologically, without nodes on or after a cycle.
 
-  Args:
-    graph_def: a graph in which every input names an existing node.
-    cut: (producer, consumer) -> whether to ignore an edge.
+  Every input must name a node. Back edges of loops are ignored.
   """
-  nodes = by_name(graph_def)
-  consumers: dict[str, list[str]] = {name: [] for name in nodes}
-  missing = dict.fromkeys(nodes, 0)
-  for node in graph_def.node:
-    for text in node.input:
-      source = split_tensor(text)[0]
-      if cut is None or not cut(nodes[source], node):
-        consumers[source].append(node.name)
-        missing[node.name] += 1
-  ready = [name for name, count in missing.items() if not count]
-  for name in ready:  # the list grows during the loop
-    for consumer in consumers[name]:
-      missing[consumer] -= 1
-      if not missing[consumer]:
-        ready.append(consumer)
-  return [nodes[name] for name in ready]
+  nodes = graph_def.node
+  index = {node.name: i for i, node in enumerate(nodes)}
+  edges = [
+    (source, i)
+    for i, node in enumerate(nodes)
+    for source in (index[split_tensor(text)[0]] for text in node.input)
+    if not is_back_edge(nodes[source], node)
+  ]
+  sources, readers = np.array(edges, int).reshape(-1, 2).T
+  offsets, order = csr.csr(sources, len(nodes))
+  return [nodes[i] for i in csr.topological_order(offsets, readers[order])]
 
 
 def op_def_of(node: NodeDef, functions: Mapping[str, FunctionDef]) -> OpDef:

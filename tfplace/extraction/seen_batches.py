@@ -23,10 +23,8 @@ _FUNCTIONS = {
 def seen_batch(model: keras.Model, kind: str) -> Any:
   """Returns the batch that a traced step of a model took, or None.
 
-  Args:
-    model: a model, traced by `fit`, `evaluate` or `predict` or not.
-    kind: "train", "test" or "predict". The batch of another kind is used if
-      there is none of this kind, as `(x, y)` or `(x,)`.
+  The batch of another kind ("train", "test" or "predict") is used, as `(x, y)`
+  or `(x,)`, if there is none of this kind.
 
   Returns:
     Nested `tf.TensorSpec`s, of which only the first dimension may be unknown.
@@ -34,10 +32,10 @@ def seen_batch(model: keras.Model, kind: str) -> Any:
     because TensorFlow then generalizes what it traces.
   """
   for name in _FUNCTIONS[kind]:
-    for found in _traced_data(getattr(model, name, None)):
+    for batch in _traced_data(getattr(model, name, None)):
       # Keras predicts a list of batches at once.
-      several = name == "predict_function" and isinstance(found, tuple | list)
-      data = found[0] if several else found
+      several = name == "predict_function" and isinstance(batch, tuple | list)
+      data = batch[0] if several else batch
       if _is_known(data):
         return data
   return None
@@ -46,9 +44,7 @@ def seen_batch(model: keras.Model, kind: str) -> Any:
 def built_inputs(model: keras.Model) -> Any:
   """Returns the inputs that a subclassed model was built for, or None.
 
-  Returns:
-    Nested `tf.TensorSpec`s of Keras' default float type, since Keras records
-    no other.
+  Their type is Keras' default float type, since Keras records no other.
   """
   if not model.built:
     return None

@@ -7,16 +7,16 @@ a variant edge or of a TensorFlow 1 back edge, equal `shared_name`s, and
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import kernels, validate
+from tfplace.extraction import kernels
 from tfplace.extraction import nodes as node_lib
 from tfplace.extraction.traced import TracedStep
 from tfplace.graph.microbatches import microbatch_of
-from tfplace.graph.paths import DisjointSets
+from tfplace.graph.paths import DisjointSets, reached
 
 _STICKY = frozenset((tf.resource.as_datatype_enum, tf.variant.as_datatype_enum))
 _REFERENCE = 100  # reference types have larger numbers
@@ -57,34 +57,31 @@ def skeleton(traced: TracedStep) -> Skeleton:
   """Extracts the structure of a step.
 
   Raises:
-    ExtractionError: no device kind has a kernel for an op, an op reads an
-      unknown node or output, or this TensorFlow does not know its type.
+    ExtractionError: no device kind has a kernel for an op, or this TensorFlow
+      does not know its type.
   """
   graph_def = traced.graph_def
   functions = node_lib.functions_of(graph_def)
   table = kernels.KernelTable(functions)
   kinds = tuple(table.kinds(node) for node in graph_def.node)
-  for node, found in zip(graph_def.node, kinds, strict=True):
-    if not found:
+  for node, allowed in zip(graph_def.node, kinds, strict=True):
+    if not allowed:
       raise ExtractionError(
         f"op {node.name!r} ({node.op}) has a kernel for its types on no"
         f" device kind of {', '.join(kernels.KINDS)}",
         op=node.name,
       )
-  num_outputs = tuple(
-    len(node_lib.output_types(node, functions)) for node in graph_def.node
-  )
   return Skeleton(
     names=tuple(node.name for node in graph_def.node),
     types=tuple(node.op for node in graph_def.node),
     kinds=kinds,
-    num_outputs=num_outputs,
-    edges=_edges(graph_def, num_outputs),
+    num_outputs=tuple(
+      len(node_lib.output_types(node, functions)) for node in graph_def.node
+    ),
+    edges=_edges(graph_def),
     colocation=colocation_groups(graph_def),
     layers=tuple(
-      "/".join(reversed(traced.layers[node.name]))
-      if node.name in traced.layers
-      else None
+      "/".join(reversed(traced.layers.get(node.name, ()))) or None
       for node in graph_def.node
     ),
     microbatches=tuple(
@@ -95,26 +92,14 @@ def skeleton(traced: TracedStep) -> Skeleton:
 
 
 def _edges(
-  graph_def: tf.compat.v1.GraphDef, num_outputs: Sequence[int]
+  graph_def: tf.compat.v1.GraphDef,
 ) -> tuple[tuple[int, int, int], ...]:
   index = {node.name: i for i, node in enumerate(graph_def.node)}
   edges: dict[tuple[int, int, int], None] = {}
   for i, node in enumerate(graph_def.node):
-    for text in node.input:
-      source, output = node_lib.split_tensor(text)
-      at = index.get(source)
-      if at is None:
-        raise ExtractionError(
-          f"node {node.name!r} reads {text!r}, and there is no node {source!r}",
-          op=node.name,
-        )
-      if output >= num_outputs[at]:
-        raise ExtractionError(
-          f"node {node.name!r} reads output {output} of {source!r}, which has"
-          f" {num_outputs[at]}",
-          op=node.name,
-        )
-      if not validate.is_back_edge(graph_def.node[at], node):
+    for source, output in map(node_lib.split_tensor, node.input):
+      at = index[source]
+      if not node_lib.is_back_edge(graph_def.node[at], node):
         edges[at, output, i] = None
   return tuple(edges)
 
@@ -127,7 +112,7 @@ def prune(
   A session and a function's runtime prune the same way. The library is kept.
   """
   nodes = node_lib.by_name(graph_def)
-  needed = node_lib.reached(
+  needed = reached(
     (node_lib.split_tensor(root)[0] for root in roots),
     lambda name: [node_lib.split_tensor(i)[0] for i in nodes[name].input],
   )
@@ -145,19 +130,16 @@ def colocation_groups(
   functions = node_lib.functions_of(graph_def)
   index = {node.name: i for i, node in enumerate(graph_def.node)}
   sets = DisjointSets(len(graph_def.node))
-  outputs: dict[int, Sequence[int]] = {}
+  types = [node_lib.output_types(n, functions) for n in graph_def.node]
   shared: dict[tuple[str, bytes, bytes], int] = {}
   foreign: dict[str, int] = {}  # constraints that name no node of the graph
   for i, node in enumerate(graph_def.node):
-    for text in node.input:
-      source, output = node_lib.split_tensor(text)
-      if output < 0:
-        continue
+    for source, output in map(node_lib.split_tensor, node.input):
       at = index[source]
-      if at not in outputs:
-        outputs[at] = node_lib.output_types(graph_def.node[at], functions)
-      back = validate.is_back_edge(graph_def.node[at], node)
-      if back or _is_sticky(outputs[at], output):
+      if output >= 0 and (
+        node_lib.is_back_edge(graph_def.node[at], node)
+        or _is_sticky(types[at][output])
+      ):
         sets.union(at, i)
     if "shared_name" in node.attr and node.attr["shared_name"].s:
       key = (node.op, node.attr["container"].s, node.attr["shared_name"].s)
@@ -171,10 +153,8 @@ def colocation_groups(
   )
 
 
-def _is_sticky(types: Sequence[int], output: int) -> bool:
-  if output >= len(types):
-    return False
-  return types[output] in _STICKY or types[output] > _REFERENCE
+def _is_sticky(dtype: int) -> bool:
+  return dtype in _STICKY or dtype > _REFERENCE
 
 
 def locations(node: node_lib.NodeDef) -> list[str]:

@@ -121,11 +121,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def checked_batch_size(batch_size: int | None, model: str) -> int:
-  """Returns the batch size as an int, or the default for None.
-
-  Raises:
-    ExtractionError: the value is not a whole number or is below 1.
-  """
+  """Returns a batch size of at least 1 as an int, or the default for None."""
   if batch_size is None:
     return DEFAULT_BATCH_SIZE
   number = whole_number(batch_size)
@@ -141,12 +137,7 @@ def checked_batch_size(batch_size: int | None, model: str) -> int:
 def fill_batch(
   shape: tf.TensorShape, batch_size: int, tensor: str | None, model: str
 ) -> tuple[int, ...]:
-  """Returns the shape of an input with its unknown first dimension filled.
-
-  Raises:
-    ExtractionError: the rank or another dimension is unknown; names the input
-      `tensor` and the model or file.
-  """
+  """Returns the shape of an input with its unknown first dimension filled."""
   dims = None if shape.rank is None else shape.as_list()
   if dims is None or None in dims[1:]:
     raise ExtractionError(
@@ -198,13 +189,8 @@ def with_initializers(
 ) -> Initializers:
   """Adds an initialization of every variable; unknown values become zero.
 
-  Args:
-    graph_def: its graph with devices set; `traced.graph_def` by default. An
-      assignment runs on the device of its variable.
-
-  Raises:
-    ExtractionError: the step uses a lookup table or another resource of the
-      model's process, which a separate session lacks.
+  An assignment runs on the device of its variable. `graph_def` is the step's
+  graph with devices set; its own by default.
   """
   check_runs_alone(traced)
   result = tf.compat.v1.GraphDef()
@@ -236,9 +222,8 @@ def with_initializers(
 def check_runs_alone(traced: TracedStep) -> None:
   """Checks that a separate session can run the step.
 
-  Raises:
-    ExtractionError: the step uses a lookup table or another resource of the
-      model's process.
+  An ExtractionError names what lives in the model's process, such as a lookup
+  table.
   """
   resource = tf.resource.as_datatype_enum
   for node in traced.graph_def.node:

@@ -13,8 +13,6 @@ import tensorflow as tf
 from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes as node_lib
 
-BACK_EDGES = frozenset(("NextIteration", "RefNextIteration"))
-MERGES = frozenset(("Merge", "RefMerge"))
 _REFUSED_NODE = re.compile(r"\{\{node ([^}]+)\}\}")  # In TensorFlow's errors.
 
 
@@ -41,11 +39,6 @@ def validate(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
     for node in function.node_def:
       with located(inner):
         node_lib.output_types(node, functions)
-
-
-def is_back_edge(source: node_lib.NodeDef, target: node_lib.NodeDef) -> bool:
-  """Returns whether an edge closes a `while` loop of TensorFlow 1."""
-  return source.op in BACK_EDGES and target.op in MERGES
 
 
 def _check_names(names: Iterable[str], where: str) -> None:
@@ -95,10 +88,9 @@ def _check_inputs(
 
 
 def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
-  order = node_lib.producers_first(graph_def, is_back_edge)
-  sorted_names = {node.name for node in order}
+  order = {node.name for node in node_lib.producers_first(graph_def)}
   for node in graph_def.node:
-    if node.name not in sorted_names:
+    if node.name not in order:
       raise ExtractionError(
         f"{where}: node {node.name!r} is on, or depends on, a cycle that is no"
         " while loop",
@@ -107,20 +99,15 @@ def _check_cycles(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
 
 
 def import_check(graph_def: tf.compat.v1.GraphDef, where: str) -> None:
-  """Checks attributes, types and shapes of a graph that passed `validate`.
-
-  Raises:
-    ExtractionError: TensorFlow rejects the graph; names the node and gives the
-      reason.
-  """
+  """Checks attributes, types and shapes of a graph that passed `validate`."""
   try:
     with tf.Graph().as_default():
       tf.import_graph_def(graph_def, name="")
   except Exception as error:  # ValueError, OpError, KeyError and others
     text = str(error).strip() or type(error).__name__
-    found = _REFUSED_NODE.search(text)
-    node = f" at node {found[1]!r}" if found else ""
+    refused = _REFUSED_NODE.search(text)
+    node = f" at node {refused[1]!r}" if refused else ""
     raise ExtractionError(
       f"{where}: TensorFlow refuses the graph{node}: {text.splitlines()[0]!a}",
-      op=found and found[1],
+      op=refused and refused[1],
     ) from error

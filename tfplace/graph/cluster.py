@@ -285,12 +285,12 @@ def find_device(cluster: Cluster, name: str) -> str:
   if name in names:
     return name
   end = name if str(name).startswith("/") else f"/device:{name}"
-  found = [full for full in names if full.endswith(end)]
-  if len(found) != 1:
+  matches = [full for full in names if full.endswith(end)]
+  if len(matches) != 1:
     raise FormatError(
-      f"{shown(name)} names {len(found) or 'no'}"
-      f" device{'s' * (len(found) != 1)} of cluster {cluster.name!r}; it has"
+      f"{shown(name)} names {len(matches) or 'no'}"
+      f" device{'s' * (len(matches) != 1)} of cluster {cluster.name!r}; it has"
       f" {', '.join(names)}",
       device=str(name),
     )
-  return found[0]
+  return matches[0]

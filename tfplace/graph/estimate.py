@@ -121,8 +121,8 @@ class CardEstimate:
 
   def smallest_of(self, variant: str) -> SmallestFit | None:
     """Returns the smallest fit of a step variant, or None."""
-    found = (fit for fit in self.smallest if fit.variant == variant)
-    return next(found, None)
+    fits = (fit for fit in self.smallest if fit.variant == variant)
+    return next(fits, None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ def _as_line(card: CardEstimate) -> str:
   need, room = format_bytes(card.peak_memory_bytes), "unlimited memory"
   if card.memory_bytes != float("inf"):
     room = format_bytes(card.memory_bytes)
-  told = "" if card.fits else ", does not fit"
+  rest = "" if card.fits else ", does not fit"
   if card.share_of_peak is not None:
-    told = f", {format_share(card.share_of_peak, 1)} of peak{told}"
-  return f"{card.name}: {need} of {room}, {format_us(card.step_time_us)}{told}"
+    rest = f", {format_share(card.share_of_peak, 1)} of peak{rest}"
+  return f"{card.name}: {need} of {room}, {format_us(card.step_time_us)}{rest}"

@@ -92,7 +92,7 @@ def matching(graph: OpGraph, pattern: str) -> list[int]:
   Raises:
     FormatError: no op matches.
   """
-  found = [
+  positions = [
     i
     for i, op in enumerate(graph.names)
     if any(
@@ -101,9 +101,9 @@ def matching(graph: OpGraph, pattern: str) -> list[int]:
       for name in graph.members.get(op, (op,))
     )
   ]
-  if not found:
+  if not positions:
     raise FormatError(
       f"{pattern!r} is like the name of no op of graph {graph.name!r}, whose"
       f" ops have names such as {', '.join(map(repr, graph.names[:3]))}"
     )
-  return found
+  return positions

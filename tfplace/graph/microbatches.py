@@ -40,14 +40,14 @@ def is_auto(microbatches: Any) -> bool:
 
 def microbatch_of(op: str) -> int | None:
   """Returns the microbatch of an op, or None if all microbatches share it."""
-  found = _SCOPED.match(op)
-  return int(found[1]) if found else None
+  scoped = _SCOPED.match(op)
+  return int(scoped[1]) if scoped else None
 
 
 def name_in_whole(op: str) -> str:
   """Returns the name of an op without its microbatch scope."""
-  found = _SCOPED.match(op)
-  return found[2] if found else op
+  scoped = _SCOPED.match(op)
+  return scoped[2] if scoped else op
 
 
 def name_of_relayed(op: str) -> str:
@@ -168,12 +168,12 @@ class VariantConfig:
     host_of = np.repeat(np.arange(len(self.devices)), self.devices)
     used = max(min(self.in_flight, len(host_of)), 1)
     device_of = np.arange(self.count) * used // self.count
-    found: dict[int, list[tuple[int, ...]]] = {}
+    by_host: dict[int, list[tuple[int, ...]]] = {}
     for device in range(used):
       host = int(host_of[device]) if self.devices else 0
-      mine = tuple(np.flatnonzero(device_of == device).tolist())
-      found.setdefault(host, []).append(mine)
-    return tuple(map(tuple, found.values()))
+      microbatches = tuple(np.flatnonzero(device_of == device).tolist())
+      by_host.setdefault(host, []).append(microbatches)
+    return tuple(map(tuple, by_host.values()))
 
   @property
   def sums(self) -> Any:
@@ -255,10 +255,10 @@ def _check_number(name: str, value: Any) -> None:
       f"{name} is {shown(value)}, more than any batch has examples"
     )
   if number is None or number < 1:
-    told = f"{name} is {shown(value)}; it must be an integer of at least 1"
+    text = f"{name} is {shown(value)}; it must be an integer of at least 1"
     if name == "microbatches":
-      told += ", a list of sizes, or 'auto' for place_model and plan_model"
-    raise ExtractionError(told)
+      text += ", a list of sizes, or 'auto' for place_model and plan_model"
+    raise ExtractionError(text)
 
 
 WHOLE = VariantConfig()
@@ -269,7 +269,7 @@ def microbatches_of(ops: Iterable[str]) -> VariantConfig:
 
   Names do not record `allow_batch_statistics`; it is False in the result.
   """
-  found, held, names = -1, [], list(ops)
+  last, held, names = -1, [], list(ops)
   recompute = recompute_of(names)
   sizes: dict[int, int] = {}
   devices: tuple[int, ...] = ()
@@ -278,25 +278,27 @@ def microbatches_of(ops: Iterable[str]) -> VariantConfig:
       devices = tuple(map(int, summed[1].split("_and_")))
     index = microbatch_of(op)
     if index is not None:
-      found = max(found, index)
+      last = max(last, index)
       if name_in_whole(op) == f"{BATCH_SCOPE}/{BEGIN}":
         held.append(index)
       elif size := _SIZED.match(name_in_whole(op)):
         sizes[index] = int(size[1])
-  if found < 1:
+  if last < 1:
     return VariantConfig(recompute=recompute)
   return VariantConfig(
-    found + 1,
+    last + 1,
     min(held, default=None),
     recompute=recompute,
-    sizes=_all_sizes(sizes, found + 1),
+    sizes=_all_sizes(sizes, last + 1),
     devices=devices,
   )
 
 
-def _all_sizes(found: Mapping[int, int], count: int) -> tuple[int, ...] | None:
+def _all_sizes(
+  sizes_of: Mapping[int, int], count: int
+) -> tuple[int, ...] | None:
   """Returns the sizes by microbatch; None unless all are known."""
-  sizes = tuple(found[i] for i in range(count) if i in found)
+  sizes = tuple(sizes_of[i] for i in range(count) if i in sizes_of)
   return sizes if len(sizes) == count else None
 
 

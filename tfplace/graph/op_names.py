@@ -28,8 +28,8 @@ def is_gradient(name: str) -> bool:
 
 def forward_name(name: str) -> str:
   """Removes a leading scope of the backward pass."""
-  found = _BACKWARD.match(name)
-  return name[found.end() :] if found else name
+  scope = _BACKWARD.match(name)
+  return name[scope.end() :] if scope else name
 
 
 def with_scopes(name: str) -> Iterator[str]:

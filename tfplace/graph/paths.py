@@ -1,8 +1,15 @@
-"""Graph algorithms shared by several packages, in plain NumPy."""
+"""Graph algorithms shared by several packages."""
+
+import graphlib
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
 from tfplace.graph.op_graph import OpGraph
+
+T = TypeVar("T")
 
 
 def longest_paths(
@@ -89,6 +96,45 @@ def transfers(
   transfer_of = np.full(graph.num_edges, -1, np.int64)
   transfer_of[among] = inverse.reshape(-1)
   return among[first], transfer_of
+
+
+def reached(
+  starts: Iterable[T], following: Callable[[T], Iterable[T]]
+) -> dict[T, None]:
+  """Returns the starts and what follows from them, in order of discovery."""
+  found = dict.fromkeys(starts)
+  queue = list(found)
+  for item in queue:  # the list grows during the loop
+    for after in following(item):
+      if after not in found:
+        found[after] = None
+        queue.append(after)
+  return found
+
+
+def smallest_first(
+  before: Mapping[int, Iterable[int]],
+  key: Callable[[int], float] = float,
+) -> list[int]:
+  """Returns the topological order that takes the ready node of least key.
+
+  Args:
+    before: predecessors of each node.
+    key: ties go to the smallest number.
+
+  Raises:
+    graphlib.CycleError: the graph has a cycle.
+  """
+  sorter = graphlib.TopologicalSorter(before)
+  sorter.prepare()
+  ready: list[tuple[float, int]] = []
+  order = []
+  while sorter.is_active():
+    for node in sorter.get_ready():
+      heapq.heappush(ready, (key(node), node))
+    order.append(heapq.heappop(ready)[1])
+    sorter.done(order[-1])
+  return order
 
 
 class DisjointSets:

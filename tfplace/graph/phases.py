@@ -32,8 +32,8 @@ def phases(graph: OpGraph) -> np.ndarray:
   own, src, dst = graph.microbatch >= 0, graph.edge_src, graph.edge_dst
   within = own[src] & (graph.microbatch[src] == graph.microbatch[dst])
   gradients = own & _gradients(graph)
-  backward = _reached(gradients, src[within], dst[within])
-  after, before = _reached(own, src, dst), _reached(own, dst, src)
+  backward = descendants(gradients, src[within], dst[within])
+  after, before = descendants(own, src, dst), descendants(own, dst, src)
   return np.select(
     [backward, own, after & ~before], [BACKWARD, FORWARD, UPDATE], SHARED
   )
@@ -48,7 +48,7 @@ def is_forward(graph: OpGraph) -> np.ndarray:
   if not gradients.any():
     return ~gradients
   # Arithmetic on optimizer slots neither follows nor precedes gradients.
-  return _reached(gradients, dst, src) & ~_reached(gradients, src, dst)
+  return descendants(gradients, dst, src) & ~descendants(gradients, src, dst)
 
 
 def updates(graph: OpGraph) -> np.ndarray:
@@ -62,7 +62,7 @@ def updates(graph: OpGraph) -> np.ndarray:
     return gradients
   src, dst = graph.edge_src, graph.edge_dst
   held = variable_ops(graph)
-  return ~_reached(gradients, dst, src) & _reached(held, dst, src)
+  return ~descendants(gradients, dst, src) & descendants(held, dst, src)
 
 
 def variable_ops(graph: OpGraph) -> np.ndarray:
@@ -73,20 +73,29 @@ def variable_ops(graph: OpGraph) -> np.ndarray:
 
 
 def _gradients(graph: OpGraph) -> np.ndarray:
-  found = (is_gradient(name_in_whole(name)) for name in graph.names)
-  return np.fromiter(found, bool, graph.num_ops)
+  is_backward = (is_gradient(name_in_whole(name)) for name in graph.names)
+  return np.fromiter(is_backward, bool, graph.num_ops)
 
 
-def _reached(start: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+def descendants(
+  start: np.ndarray, src: np.ndarray, dst: np.ndarray
+) -> np.ndarray:
+  """Returns [num_ops] bool: ops to which edges lead from the start, included.
+
+  Args:
+    start: [num_ops] bool.
+    src: [num_edges] op that each edge leaves.
+    dst: [num_edges] op that it enters.
+  """
   count = len(start)
-  begins = np.flatnonzero(start)
+  begins = np.flatnonzero(start)  # All follow an op in front.
   rows = np.concatenate((src, np.full(len(begins), count)))
   columns = np.concatenate((dst, begins))
   edges = scipy.sparse.coo_matrix(
     (np.ones(len(rows), bool), (rows, columns)), (count + 1, count + 1)
   ).tocsr()
-  found = np.zeros(count + 1, bool)
-  found[
+  is_reached = np.zeros(count + 1, bool)
+  is_reached[
     csgraph.breadth_first_order(edges, count, return_predecessors=False)
   ] = True
-  return found[:count]
+  return is_reached[:count]

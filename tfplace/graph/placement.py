@@ -100,18 +100,18 @@ def _of_units(
   Raises:
     PlacementError: members of a unit are on different devices.
   """
-  found = dict(assignments)
+  result = dict(assignments)
   for unit, members in problem.graph.members.items():
     for name in members:
-      device = found.pop(name, None)
-      if device is not None and found.setdefault(unit, device) != device:
+      device = result.pop(name, None)
+      if device is not None and result.setdefault(unit, device) != device:
         raise PlacementError(
           f"op {name!r} is on {device} and unit {unit!r}, which it is compiled"
-          f" in, on {found[unit]}",
+          f" in, on {result[unit]}",
           op=name,
           device=device,
         )
-  return found
+  return result
 
 
 def device_indices(devices: Any) -> np.ndarray:

@@ -25,14 +25,14 @@ def is_clone(op: str) -> bool:
 
 def segment_of(op: str) -> int | None:
   """Returns the number of the segment that a clone belongs to, or None."""
-  found = _SCOPED.match(op)
-  return int(found[2]) if found else None
+  scoped = _SCOPED.match(op)
+  return int(scoped[2]) if scoped else None
 
 
 def original_name(op: str) -> str:
   """Returns the name of the forward op that a clone repeats, or the name."""
-  found = _SCOPED.match(op)
-  return found[1] + found[3] if found else op
+  scoped = _SCOPED.match(op)
+  return scoped[1] + scoped[3] if scoped else op
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +114,9 @@ def recompute_of(ops: Iterable[str]) -> RecomputeConfig:
   """
   segments: dict[int, dict[str, None]] = {}
   for op in ops:
-    found = _SCOPED.match(op)
-    if found:
-      segments.setdefault(int(found[2]), {})[found[3]] = None
+    scoped = _SCOPED.match(op)
+    if scoped:
+      segments.setdefault(int(scoped[2]), {})[scoped[3]] = None
   return RecomputeConfig(
     ops=tuple(
       tuple(segments.get(number, ()))

@@ -128,12 +128,12 @@ def write_placed_saved_model(
   Args:
     source: directory of the SavedModel.
     placement: placement of the signature's ops, by the names that
-      `trace_saved_model` gives them.
+      `flatten_signature` gives them.
     output: new directory. It is created completely or not at all.
-    batch_size: batch size of the placement, see `trace_saved_model`.
+    batch_size: batch size of the placement, see `flatten_signature`.
     signature: key of the signature to place. None selects "serving_default" or
       the only signature. Other signatures keep working.
-    allow_side_effects: see `trace_saved_model`.
+    allow_side_effects: see `flatten_signature`.
 
   Raises:
     ExtractionError: the SavedModel cannot be read.

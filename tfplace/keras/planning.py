@@ -147,7 +147,15 @@ class KerasPlanner:
     if config.measures_costs and local_devices.lacks_links(cluster):
       with show("measuring", " the links between its devices") as on_stage:
         cluster = local_devices.with_measured_links(cluster, on_stage)
-    source = KerasSource(model, kind, data, config.batch_size)
+    source = KerasSource(
+      "keras_model",
+      model.name,
+      kind == "train",
+      config.batch_size,
+      sample=data,
+      model=model,
+      step=kind,
+    )
     steps = KerasSteps(source, cluster, config, self.is_local)
     plan = make_plan(steps, config, show)
     unplaced_us = None if config.max_memory else steps.unplaced_us(show)

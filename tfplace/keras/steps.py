@@ -35,6 +35,7 @@ from tfplace.plan.numeric_check import (
   skip_reason,
   smaller_batch,
 )
+from tfplace.plan.source import ModelSource
 from tfplace.plan.steps import Steps
 from tfplace.plan.variants import in_words
 from tfplace.variants import trace_keras
@@ -47,23 +48,11 @@ _LEAST_MEASURE_S = 0.5  # For one step variant; our choice.
 _RUNS = 3  # Steps that a numeric check runs, typically.
 
 
-class KerasSource:
-  """Source of one kind of step of a Keras model; see `plan.source.Source`."""
+@dataclasses.dataclass
+class KerasSource(ModelSource):
+  """Source of one kind of step ("train", "test" or "predict") of a model."""
 
-  def __init__(
-    self,
-    model: keras.Model,
-    kind: str,
-    data: Any = None,
-    batch_size: int | None = None,
-  ) -> None:
-    """Takes the kind of the step, and one batch if it is known."""
-    self.model = model
-    self.name = model.name
-    self.training = self.can_split = kind == "train"
-    self._kind = kind
-    self._data = data
-    self._batch_size = batch_size
+  step: str = "train"
 
   def trace(
     self,
@@ -75,27 +64,21 @@ class KerasSource:
   ) -> TracedStep:
     """Traces a step of the model as it is."""
     del precision
-    sample, batch_size = None, batch_size or self._batch_size
-    if self._data is not None:
-      sample = _sample(self.model, self._data, batch_size, self._kind)
+    sample, batch_size = None, batch_size or self.batch_size
+    if self.sample is not None:
+      sample = _sample(self.model, self.sample, batch_size, self.step)
     return trace_keras(
       self.model,
       batch_size,
+      kind=self.step,
       sample=sample,
       on_stage=on_stage,
-      kind=self._kind,
       microbatches=variant,
     )
-
-  def given_graph(self) -> None:
-    """Returns no graph, since the model is traced."""
 
   def is_compiled_on(self, cluster: Cluster) -> bool:
     """Returns whether Keras compiles the model's steps on such devices."""
     return state.compiles_own_steps(self.model, cluster)
-
-  def key(self, *_: Any) -> None:
-    """Returns no key, since nothing covers a model in this process."""
 
 
 class KerasSteps(Steps):

@@ -62,15 +62,7 @@ def _names_devices(name: str) -> bool:
 def opened(
   name: str, show: "Stages"
 ) -> "Iterator[tuple[Cluster, OpenCluster | None]]":
-  """Opens a cluster by name and starts its devices if it has any.
-
-  Args:
-    name: name of a preset, a file, or running devices.
-    show: reports the start of devices.
-
-  Raises:
-    TfplaceError: the name or file is invalid, or devices do not start.
-  """
+  """Opens a cluster by name, and starts its devices if it has any."""
   if not is_live(name):
     yield find_cluster(name), None
     return

@@ -191,10 +191,6 @@ class PlanConfig:
       options: `PlanOptions`, or `StepOptions` if nothing is planned.
       kind: which of them.
       **fields: fields of the request that are no options.
-
-    Raises:
-      TypeError: there is no such option.
-      TfplaceError: an option is invalid.
     """
     for name in options:
       if name not in kind.__annotations__:
@@ -287,7 +283,6 @@ class PlanConfig:
     return bool(self.choices)
 
   def tolerance_of(self, problem: Problem) -> float:
-    """Returns the tolerance for the costs of a problem."""
     if self.tolerance is not None:
       return self.tolerance
     return min(noise_of(problem.graph), _MOST_NOISE)
@@ -302,11 +297,7 @@ def check_compile(compile: str) -> None:
 
 
 def check_costs(name: str) -> None:
-  """Checks that a cost model exists and requires no measurement.
-
-  Raises:
-    TfplaceError: the name is unknown. The message lists the choices.
-  """
+  """Raises TfplaceError unless a cost model, which needs no run, exists."""
   names = cost_registry.COST_MODELS
   if not isinstance(name, str) or name not in names:
     raise TfplaceError(
@@ -316,11 +307,7 @@ def check_costs(name: str) -> None:
 
 
 def _groups(groups: Iterable[LayerGroup]) -> tuple[tuple[str, ...], ...]:
-  """Returns the groups of `keep_together`, each as a tuple of names.
-
-  Raises:
-    ApplyError: an entry is not a name.
-  """
+  """Returns the groups of `keep_together`, each as a tuple of names."""
   if isinstance(groups, str) or not isinstance(groups, Iterable):
     groups = (groups,)
   result = []

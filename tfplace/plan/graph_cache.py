@@ -77,8 +77,8 @@ class GraphCache:
 
   def _evict(self, keep: str) -> None:
     entries = []
-    with os.scandir(self.directory) as found:
-      for item in found:
+    with os.scandir(self.directory) as items:
+      for item in items:
         with contextlib.suppress(FileNotFoundError):
           status = item.stat(follow_symlinks=False)
           if stat.S_ISREG(status.st_mode) and item.name.endswith(_SUFFIX):

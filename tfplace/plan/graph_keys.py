@@ -110,8 +110,7 @@ def _digest(**parts: Any) -> str:
 def _software() -> list[Any]:
   """Returns digests of the sources, and versions of what this process runs.
 
-  Raises:
-    OSError: the package is inside a zip file.
+  In a zip file, the sources raise OSError.
   """
   files = {
     path.relative_to(_PACKAGE).as_posix(): _file_digest(path)
@@ -131,11 +130,7 @@ def _version(name: str) -> str | None:
 
 
 def _files(source: str) -> list[Any]:
-  """Returns the base name of a file or folder, and the digests of all files.
-
-  Raises:
-    OSError: something cannot be read, or is no regular file.
-  """
+  """Returns the base name of a file or folder, and the digests of all files."""
   top = pathlib.Path(source)
   digests = {
     path.relative_to(top).as_posix(): _file_digest(path) for path in _below(top)
@@ -148,8 +143,8 @@ def _below(top: pathlib.Path) -> list[pathlib.Path]:
   if not top.is_dir():
     return [top]
   # TensorFlow follows links to folders, and this walk does not.
-  found = sorted(top.rglob("*"))
-  return [path for path in found if path.is_symlink() or not path.is_dir()]
+  paths = sorted(top.rglob("*"))
+  return [path for path in paths if path.is_symlink() or not path.is_dir()]
 
 
 def _file_digest(path: pathlib.Path) -> str:

@@ -32,12 +32,11 @@ MeasuredProblems: TypeAlias = tuple[
 
 
 def guesses(problem: Problem) -> np.ndarray:
-  """Returns placements for calibration, `[3, num_ops]`.
+  """Returns placements for calibration, at most `[3, num_ops]`.
 
-  The placements resemble results of a search. One comes from METIS. Two come
-  from short searches: one with link times from isolated measurements, and one
-  with several times longer ones, as links in a step are slower. The result has
-  fewer rows if a placer finds no feasible placement.
+  They resemble results of a search: one of METIS and two of short searches, one
+  with link times of isolated measurements, and one with several times longer
+  ones, as links in a step are slower.
   """
   from tfplace.measure.calibrate.calibration import Factors
 
@@ -51,8 +50,8 @@ def guesses(problem: Problem) -> np.ndarray:
   ):
     placer = registry.get_placer(strategy)
     with contextlib.suppress(TfplaceError):
-      found = placer.place(on, Simulator(on), budget, seed=0)
-      rows.append(found.placement.devices)
+      result = placer.place(on, Simulator(on), budget, seed=0)
+      rows.append(result.placement.devices)
   return np.array(rows, np.int32).reshape(-1, problem.graph.num_ops)
 
 
@@ -66,18 +65,9 @@ def measured_problems(
 ) -> Iterator[MeasuredProblems]:
   """Opens problems with measured costs and a harness for each.
 
-  Each model is profiled once. Its graph and cluster files stay in `folder`, so
-  that a resumed training run uses the same problem.
-
-  Args:
-    models: names of zoo models, or Keras files.
-    cluster: name of running devices.
-    folder: directory for the problems.
-    show: reports the stages.
-    **options: options of `MeasurementHarness`.
-
-  Raises:
-    TfplaceError: a model or device does not work.
+  Each model, of the zoo or a Keras file, is profiled once. Its graph and
+  cluster files stay in `folder`, so that a resumed training uses the same
+  problem. `options` are those of `MeasurementHarness`.
   """
   with clusters.opened(cluster, show) as (described, devices):
     if devices is None:

@@ -67,11 +67,7 @@ def _full_name(name: Any) -> str | None:
 
 
 def canonical_devices(assignments: Mapping[str, str]) -> dict[str, str]:
-  """Expands device names of this process to full names.
-
-  Raises:
-    ApplyError: this process lacks a device. The message names the op or layer.
-  """
+  """Expands device names of this process; an error names the op or layer."""
   full: dict[str, str] = {}
   for op, name in assignments.items():
     if name not in full:
@@ -80,21 +76,13 @@ def canonical_devices(assignments: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_cluster(cluster: Cluster) -> None:
-  """Checks that every device of `cluster` belongs to this process.
-
-  Raises:
-    ApplyError: this process lacks a device. The message names it.
-  """
+  """Raises ApplyError for a device that this process lacks."""
   for device in cluster.devices:
     canonical_device(device.name, f"a part of cluster {cluster.name!r}")
 
 
 def shared_note(names: Iterable[str]) -> str:
-  """Describes logical devices that share a physical device; "" for none.
-
-  Args:
-    names: names of devices of this process.
-  """
+  """Describes logical devices that share a physical device; "" for none."""
   owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
   owners |= {gpu.device.name: gpu.physical for gpu in _gpus()}
   used = [owners[n] for n in map(_full_name, names) if n in owners]
@@ -131,17 +119,14 @@ def local_cluster() -> Cluster:
 
   CPU:0 runs ops without a GPU kernel. Logical devices of one physical device
   are described as equal parts of it.
-
-  Raises:
-    MeasurementError: a GPU cannot be described, see `gpus.describe`.
   """
-  found = _gpus()
-  devices = [gpu.device for gpu in found]
+  local_gpus = _gpus()
+  devices = [gpu.device for gpu in local_gpus]
   gpus.log_measured(devices)
-  cpus = logical_names("CPU")[: 1 if found else None]
+  cpus = logical_names("CPU")[: 1 if local_gpus else None]
   devices += [_cpu(name, len(cpus)) for name in cpus]
-  owners = [*(gpu.physical for gpu in found), *("host" for _ in cpus)]
-  rates = [_pcie(gpu.card) for gpu in found] + [math.inf for _ in cpus]
+  owners = [*(gpu.physical for gpu in local_gpus), *("host" for _ in cpus)]
+  rates = [_pcie(gpu.card) for gpu in local_gpus] + [math.inf for _ in cpus]
   described = []
   for i, j in itertools.permutations(range(len(devices)), 2):
     rate, latency_us = min(rates[i], rates[j]), presets.TRANSFER_LATENCY_US
@@ -162,11 +147,7 @@ def lacks_links(cluster: Cluster) -> bool:
 
 
 def with_measured_links(cluster: Cluster, on_stage: Progress) -> Cluster:
-  """Measures the links between this process's devices, once per process.
-
-  Raises:
-    MeasurementError: a transfer failed.
-  """
+  """Measures the links between this process's devices, once per process."""
   names = tuple(device.name for device in cluster.devices)
   proto = context.context().config
   proto.isolate_session_state = True

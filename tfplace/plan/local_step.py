@@ -58,13 +58,8 @@ def measured_problem(
 
   Op times and overhead of a kind are scaled so that the simulated step time
   equals the measured one, see `profiling.profiled`. The graph cache stores the
-  result.
-
-  Args:
-    problem: problem with estimated costs on this process's devices.
-    traced: traced step of the problem.
-    seconds: time limit for the steps, at most 10 s. A slow step runs less
-      often, but at least once timed and once traced.
+  result. Steps take at most `seconds`, and at most 10; a slow step runs less
+  often, but at least once timed and once traced.
 
   Raises:
     MeasurementError: the step cannot be run beside the model, because it has
@@ -113,10 +108,13 @@ def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
     reply = _run(traced, placement, merges=False, **counts)
     return reply.step_us, reply.traces
 
-  found = profiling.profiled(problem, run)
-  graph = found.apply(problem).graph
+  profile = profiling.profiled(problem, run)
+  graph = profile.apply(problem).graph
   home = problem.cluster.devices[0].kind
-  measured = {_OVERHEAD: found.op_overhead_us, _STEP: found.step_time_us[home]}
+  measured = {
+    _OVERHEAD: profile.op_overhead_us,
+    _STEP: profile.step_time_us[home],
+  }
   return dataclasses.replace(graph, extra={**graph.extra, **measured})
 
 
@@ -162,13 +160,7 @@ def _devices(cluster: Cluster) -> dict[str, Any]:
 def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   """Measures a placed step with synthetic weights and inputs.
 
-  Args:
-    traced: the traced step.
-    placement: placement of all its ops on this process's devices.
-    steps: number of timed steps; the median is used.
-
-  Raises:
-    MeasurementError: the step cannot be run beside the model.
+  The median of the steps is used. Errors are those of `measured_problem`.
   """
   counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
   in_order = placement.problem.order != ARRIVAL
@@ -178,51 +170,46 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
 
 
 def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:
-  """Returns the time of the step on one device, compiled by XLA as in `fit`.
-
-  The step has its own variables and inputs.
+  """Returns the median time of the step on one device, compiled as in `fit`.
 
   Returns:
-    The median in microseconds; None if the step cannot be compiled, has side
-    effects or lacks the memory.
+    None if the step cannot be compiled, has side effects or lacks the memory.
   """
-  held = {spec.node: spec for spec in traced.variables.values()}
-  graph_def = tf1.GraphDef()
-  graph_def.CopyFrom(traced.graph_def)
-  own = {*held, *traced.feeds}
-  kept = [node for node in graph_def.node if node.name not in own]
-  removed = [node for node in graph_def.node if node.name in own]
-  del graph_def.node[:]
-  graph_def.node.extend(kept)
-  for node in graph_def.node:
-    node.input[:] = [
-      name
-      for name in node.input
-      if not name.startswith("^") or name[1:] not in own
-    ]
-  if side_effects.when_run(traced.graph_def) or any(
-    node.op not in ("VarHandleOp", "Placeholder") for node in removed
-  ):
+  outside = {*traced.variables, *traced.feeds}
+  graph_def = tf1.GraphDef(
+    versions=traced.graph_def.versions, library=traced.graph_def.library
+  )
+  for node in traced.graph_def.node:
+    if node.name not in outside:
+      graph_def.node.add().CopyFrom(node)
+      graph_def.node[-1].input[:] = [
+        text
+        for text in node.input
+        if not (text.startswith("^") and text[1:] in outside)
+      ]
+    elif node.op not in ("VarHandleOp", "Placeholder"):
+      return None
+  if side_effects.when_run(traced.graph_def):
     return None
+  ends, count = [*traced.fetches, *traced.targets], len(traced.fetches)
   try:
     with tf.device(local_devices.default_device()):
-      mapped: dict[str, tf.Tensor] = {}
-      variables = []
-      for name, spec in held.items():
-        variables.append(tf.Variable(tf.zeros(spec.shape, spec.dtype)))
-        mapped[f"{name}:0"] = variables[-1].handle
-      values = feed_values(traced)
-      inputs = {name: tf.constant(value) for name, value in values.items()}
+      variables = {
+        name: tf.Variable(tf.zeros(spec.shape, spec.dtype))
+        for name, spec in traced.variables.items()
+      }
+      outer = {f"{name}:0": v.handle for name, v in variables.items()}
+      outer |= {n: tf.constant(v) for n, v in feed_values(traced).items()}
 
       @tf.function(jit_compile=True, autograph=False)
       def step() -> list[tf.Tensor]:
-        ends = [*traced.fetches, *traced.targets]
         graph = tf.compat.v1.get_default_graph()
-        given = {n: graph.capture(x) for n, x in {**mapped, **inputs}.items()}
-        found = tf.graph_util.import_graph_def(graph_def, given, ends, name="")
-        count = len(traced.fetches)
-        with tf.control_dependencies(found[count:]):
-          return [tf.identity(tensor) for tensor in found[:count]]
+        given = {name: graph.capture(x) for name, x in outer.items()}
+        results = tf.graph_util.import_graph_def(
+          graph_def, given, ends, name=""
+        )
+        with tf.control_dependencies(results[count:]):
+          return [tf.identity(tensor) for tensor in results[:count]]
 
       step_us = []
       for _ in range(steps + 2):
@@ -239,12 +226,9 @@ def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:
 def _run(
   traced: TracedStep, placement: Placement, **options: Any
 ) -> messages.StepReply:
-  """Runs the step with this process's devices, threads and optimization.
-
-  `options` are those of `step_request`.
-  """
-  found = side_effects.when_run(traced.graph_def)
-  side_effects.refuse(found, repr(traced.name), MeasurementError)
+  """Runs the step as this process does, by the options of `step_request`."""
+  finding = side_effects.when_run(traced.graph_def)
+  side_effects.refuse(finding, repr(traced.name), MeasurementError)
   request = placed_step.step_request(
     traced, placement, optimized=True, **options
   )

@@ -52,14 +52,10 @@ def search_measured(
   live: "LiveStep",
   show: Stages | None = None,
 ) -> Outcome:
-  """Places a problem on running devices.
+  """Places a problem, with profiled costs, on running devices.
 
-  Args:
-    problem: problem with costs profiled on the devices.
-    config: settings. A strategy that searches continues from the fastest
-      placement after each round of measurements.
-    live: the devices.
-    show: reports and times the stages.
+  A strategy that searches continues from the fastest placement after each round
+  of measurements.
 
   Returns:
     All measured placements in order, predicted by the costs fitted last, with
@@ -161,22 +157,17 @@ class Runs:
   def _not_run(
     self, results: Sequence[Result], chosen: Sequence[Result]
   ) -> list[Result]:
-    """Returns results with distinct placements, neither run nor chosen."""
     known = {placement_key(result) for result in (*self.results, *chosen)}
-    found: dict[bytes, Result] = {}
+    new: dict[bytes, Result] = {}
     for result in results:
       if placement_key(result) not in known:
-        found.setdefault(placement_key(result), result)
-    return list(found.values())
+        new.setdefault(placement_key(result), result)
+    return list(new.values())
 
   def add(
     self, problem: Problem, results: Sequence[Result], on_stage: Progress
   ) -> None:
-    """Measures placements.
-
-    Raises:
-      MeasurementError: no placement so far could be run.
-    """
+    """Measures placements; raises MeasurementError if none so far ran."""
     began = time.monotonic()
     if results:
       harness = self._live.harness(

@@ -53,44 +53,30 @@ _MEMORY_SHARE = 0.5  # Share of the host's free memory that a step may need.
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-  """Result of one step.
-
-  Attributes:
-    loss: loss of the batch.
-    before: value before the step by variable name.
-    after: value after the step by variable name.
-  """
+  """Loss of a step, and values before and after it by variable name."""
 
   loss: float
   before: Mapping[str, np.ndarray]
   after: Mapping[str, np.ndarray]
 
   def update(self, name: str) -> np.ndarray:
-    """Returns the change of a variable."""
     return self.after[name] - self.before[name]
 
 
 def smaller_batch(
   graph: OpGraph, divided: TracedStep, seconds: float
 ) -> int | None:
-  """Returns the batch size with which a step takes about `seconds` here.
+  """Returns the batch size with which a microbatched step takes `seconds` here.
 
-  Each microbatch keeps at least two examples.
-
-  Args:
-    graph: op graph of the microbatched step, with estimated costs.
-    divided: the microbatched step.
-    seconds: wanted step time on this host, in seconds.
-
-  Returns:
-    The batch size, or None if the whole batch takes no longer.
+  Each microbatch keeps at least two examples. Returns None if the whole batch
+  takes no longer.
   """
-  found = _on_host(graph)
-  if found is None or found.step_time_us / 1e6 <= seconds:
+  step = _on_host(graph)
+  if step is None or step.step_time_us / 1e6 <= seconds:
     return None
   sizes = divided.microbatch_sizes
   least = 2 * math.ceil(divided.batch_size / min(sizes))
-  wanted = int(divided.batch_size * seconds * 1e6 / found.step_time_us)
+  wanted = int(divided.batch_size * seconds * 1e6 / step.step_time_us)
   size = max(least, wanted)
   return size if size < divided.batch_size else None
 
@@ -103,8 +89,8 @@ def _on_host(graph: OpGraph) -> Evaluation | None:
   except TfplaceError:
     return None
   row = np.zeros((1, graph.num_ops), np.int32)
-  (found,) = Simulator(problem).evaluate(row)
-  return found
+  (evaluation,) = Simulator(problem).evaluate(row)
+  return evaluation
 
 
 def skip_reason(
@@ -132,14 +118,14 @@ def skip_reason(
     return str(error)
   if why := incomparable(divided.graph_def):
     return why
-  found = _on_host(graph)
-  if found is None:
+  step = _on_host(graph)
+  if step is None:
     return "the step cannot run on this host's CPU"
-  seconds = share * found.step_time_us / 1e6
+  seconds = share * step.step_time_us / 1e6
   if seconds > _MOST_SECONDS:
     return f"one step would take about {seconds:.0f} s on this host"
   kept = float(np.sum(graph.persistent_bytes))
-  in_flight = share * (max(found.peak_memory_bytes.values()) - kept)
+  in_flight = share * (max(step.peak_memory_bytes.values()) - kept)
   at_once = (max_in_flight or divided.microbatches) / divided.microbatches
   widened = 2 if uses_half(divided) else 1  # It runs in float32.
   needed = widened * (kept + in_flight / min(at_once, 1.0))
@@ -155,13 +141,6 @@ def skip_reason(
 def check_equal(whole: TracedStep, divided: TracedStep) -> float:
   """Compares a microbatched step with the whole step.
 
-  Args:
-    whole: the whole step.
-    divided: the microbatched step.
-
-  Returns:
-    Duration in seconds.
-
   Raises:
     ExtractionError: the steps differ. The message names the loss or the
       variable and the difference.
@@ -171,13 +150,13 @@ def check_equal(whole: TracedStep, divided: TracedStep) -> float:
   feeds = _batch(whole)
   rng = np.random.default_rng(0)
   with _runner(divided, feeds) as run:
-    found = run()
+    outcome = run()
   with _runner(whole, feeds) as run:
     reference, rounded = run(), list[_Outcome]()
-    what = _difference(reference, rounded, found)
+    what = _difference(reference, rounded, outcome)
     while what and len(rounded) < _MOST_RUNS:
       rounded.append(run(rng))
-      what = _difference(reference, rounded, found)
+      what = _difference(reference, rounded, outcome)
   if what:
     raise ExtractionError(
       f"the step of model {whole.name!r} in {divided.microbatches} microbatches"
@@ -217,7 +196,7 @@ def _runner(
 ) -> Iterator[Callable[..., _Outcome]]:
   """Yields a function that runs a step from the state of the model.
 
-  Its argument is the generator of the signs of a perturbation of the weights.
+  Given a generator, it perturbs the weights first.
   """
   prepared = with_initializers(traced)
   with tf.Graph().as_default() as graph:
@@ -260,15 +239,15 @@ def _perturbed(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _difference(
   reference: _Outcome,
   rounded: Sequence[_Outcome],
-  found: _Outcome,
+  outcome: _Outcome,
 ) -> str:
   """Describes a difference beyond rounding; "" if there is none."""
   noise = max((abs(r.loss - reference.loss) for r in rounded), default=0.0)
   allowed = _TOLERANCE * max(abs(reference.loss), 1e-6)
-  if not abs(found.loss - reference.loss) <= allowed + _NOISE * noise:
-    return f"its loss is {found.loss:.7g}, not {reference.loss:.7g}"
+  if not abs(outcome.loss - reference.loss) <= allowed + _NOISE * noise:
+    return f"its loss is {outcome.loss:.7g}, not {reference.loss:.7g}"
   for name in reference.after:
-    if name not in found.after:
+    if name not in outcome.after:
       continue
     expected = reference.update(name)
     size = np.linalg.norm(expected) or np.linalg.norm(reference.before[name])
@@ -278,7 +257,7 @@ def _difference(
     noise = float(max(moved, default=0.0) / size)
     if noise > _UNINFORMATIVE:
       continue
-    off = np.linalg.norm(found.update(name) - expected) / size
+    off = np.linalg.norm(outcome.update(name) - expected) / size
     if not off <= _TOLERANCE + _NOISE * noise:
       return f"the update of {name!r} is {off:.2g} of its size off"
   return ""

@@ -339,13 +339,13 @@ def _main_devices(
 
 def versions() -> dict[str, str]:
   """Returns the installed version of each package that makes a plan."""
-  found = {}
+  installed = {}
   for name in _PACKAGES:
     try:
-      found[name] = metadata.version(name)
+      installed[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
       continue
-  return found
+  return installed
 
 
 def printer() -> ModuleType:

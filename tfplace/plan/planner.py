@@ -41,20 +41,11 @@ def make_plan(
 ) -> Plan:
   """Plans the step of a model.
 
-  Args:
-    steps: step variants of the model.
-    config: settings.
-    show: reports and times the stages.
-
-  Returns:
-    The plan, with the outcome of its search.
-
   Raises:
     InfeasibleError: no placement fits in memory.
     ExtractionError: the step cannot be extracted, or the requested microbatches
       change its result.
     MeasurementError: `config.measure` is set, and no placement could be run.
-    TfplaceError: the placer fails.
   """
   stage = Stages() if show is None else show
   if config.dask is not None and config.workers is None:
@@ -188,7 +179,6 @@ def _notes(plan: Plan, outcome: Outcome) -> Iterator[str]:
 
 
 def _variables_on_host(placement: Placement) -> str:
-  """Returns what a placement on GPUs keeps in host memory, or ""."""
   problem = placement.problem
   is_host = np.array([d.is_cpu for d in problem.cluster.devices])
   on_host = is_host[placement.devices]

@@ -24,14 +24,7 @@ def proposed_sizes(problem: Problem) -> list[tuple[int, ...]]:
   """Proposes sizes by the speed of the devices, and within their memory.
 
   Each device gets one microbatch, or two. Devices that are too slow for one
-  example get none.
-
-  Args:
-    problem: the whole step; `extra["batch_size"]` of its graph says how many
-      examples it has.
-
-  Returns:
-    The sizes of each proposal, the largest first; none for equal devices.
+  example get none, and equal devices no proposal. Sizes descend.
   """
   examples = problem.graph.extra.get("batch_size", 0)
   groups = GroupGraph(problem)
@@ -40,15 +33,15 @@ def proposed_sizes(problem: Problem) -> list[tuple[int, ...]]:
     return []
   speed = 1.0 / np.maximum(groups.possible_us.sum(axis=0)[devices], 1e-300)
   most = _most_examples(groups, devices, examples)
-  found = []
+  proposals = []
   for number in _PER_DEVICE:
     for limits in (np.full(len(devices), np.inf), most):
       shares = np.repeat(_within(examples, speed, limits) / number, number)
       sizes = _rounded(examples, shares)
       is_plain = sizes == plain_sizes(examples, len(sizes))
-      if len(sizes) > 1 and not is_plain and sizes not in found:
-        found.append(sizes)
-  return found
+      if len(sizes) > 1 and not is_plain and sizes not in proposals:
+        proposals.append(sizes)
+  return proposals
 
 
 def _most_examples(
@@ -62,11 +55,11 @@ def _most_examples(
   first = int(devices[0])
   row = groups.expand(groups.nearest(np.full(groups.num_groups, first)))
   try:
-    (found,) = Simulator(problem).evaluate(row[np.newaxis])
+    (evaluation,) = Simulator(problem).evaluate(row[np.newaxis])
   except PlacementError:  # Alone, the device lacks a link.
     return np.full(len(devices), np.inf)
   held = float(problem.graph.persistent_bytes.sum())
-  peak = found.peak_memory_bytes[problem.cluster.devices[first].name]
+  peak = evaluation.peak_memory_bytes[problem.cluster.devices[first].name]
   of_example = max(peak - held, 0.0) / examples
   room = problem.cluster.memory_bytes[devices] - held / len(devices)
   return np.maximum(room, 0.0) / max(of_example, 1e-300)

@@ -35,24 +35,17 @@ _GAIN, _NOISES = 0.03, 3.0
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LiveRun:
-  """A placement and the steps of a training that ran on it.
-
-  Attributes:
-    placement: the placement.
-    step_us: [num_steps] step times in microseconds.
-  """
+  """A placement and the [num_steps] times of the steps that ran on it."""
 
   placement: Placement
   step_us: Sequence[float]
 
   @property
   def median_us(self) -> float:
-    """Median step time."""
     return statistics.median(self.step_us)
 
   @property
   def key(self) -> bytes:
-    """Key that is equal for equal placements."""
     return self.placement.devices.tobytes()
 
 
@@ -72,11 +65,7 @@ def _margin(new: LiveRun, old: LiveRun) -> float:
 
 
 def check_replannable(plan: Plan) -> None:
-  """Checks that a plan can be planned again.
-
-  Raises:
-    ApplyError: its costs are unknown, or there is only one device.
-  """
+  """Raises ApplyError if costs are unknown, or there is only one device."""
   why = ""
   if not plan.assignments:
     why = "there is only one device"
@@ -111,14 +100,11 @@ def replan(
   Returns:
     A plan of the same step variant and order that is predicted to be faster, on
     a placement that did not run yet, or None if none was found.
-
-  Raises:
-    TfplaceError: the placer fails.
   """
   assert plan.placement is not None  # `check_replannable`
   fitted = _refitted(problem, runs)
   start = Placement(fitted, plan.placement.devices)
-  found = make_plan(
+  new_plan = make_plan(
     _RefittedStep(StepVariant(fitted, plan.step)),
     PlanConfig(
       strategy=AUTO,
@@ -129,16 +115,16 @@ def replan(
       init_placement=start,
     ),
   )
-  if found.placement is None or found.evaluation is None:
+  if new_plan.placement is None or new_plan.evaluation is None:
     return None
   ran = {run.key for run in runs}
-  if found.placement.devices.tobytes() in ran:
+  if new_plan.placement.devices.tobytes() in ran:
     return None
-  (now,) = Simulator(found.placement.problem).evaluate(
-    [Placement(found.placement.problem, start.devices)]
+  (now,) = Simulator(new_plan.placement.problem).evaluate(
+    [Placement(new_plan.placement.problem, start.devices)]
   )
   least_us = now.step_time_us * (1 - _GAIN)
-  if found.evaluation.step_time_us > least_us:
+  if new_plan.evaluation.step_time_us > least_us:
     return None
   count = f"{len(runs)} placement{'s' * (len(runs) > 1)}"
   note = (
@@ -146,7 +132,7 @@ def replan(
     f" at {format_us(runs[-1].median_us)} per step."
   )
   return dataclasses.replace(
-    found, model=plan.model, notes=(*found.notes, note)
+    new_plan, model=plan.model, notes=(*new_plan.notes, note)
   )
 
 
@@ -161,7 +147,6 @@ def _refitted(problem: Problem, runs: Sequence[LiveRun]) -> Problem:
 
 
 def _measured(predicted: Evaluation, run: LiveRun) -> Evaluation:
-  """Returns the evaluation of a placement that ran in training."""
   return dataclasses.replace(
     predicted,
     step_time_us=run.median_us,

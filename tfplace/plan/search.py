@@ -70,9 +70,9 @@ class Outcome:
     known = [self.single_device, single_of(self.results), *self.alternatives]
     if self.choice is not None:
       known += [self.choice.single, *(t.single for t in self.choice.trials)]
-    found = [result for result in known if result is not None]
+    results = [result for result in known if result is not None]
     return min(
-      found,
+      results,
       key=lambda r: (
         is_on_cpus(r),
         self.evaluation_of(r).step_time_us,
@@ -119,9 +119,9 @@ def is_on_cpus(result: Result) -> bool:
   return not all(is_cpu) and bool(np.array(is_cpu)[used].all())
 
 
-def is_beaten(found: Evaluation, single: Evaluation | None) -> bool:
+def is_beaten(evaluation: Evaluation, single: Evaluation | None) -> bool:
   """Returns whether one device is predicted to be as fast."""
-  return single is not None and found.step_time_us >= single.step_time_us
+  return single is not None and evaluation.step_time_us >= single.step_time_us
 
 
 def search(
@@ -129,14 +129,8 @@ def search(
 ) -> Outcome:
   """Places a problem and compares the placement with the baselines.
 
-  Args:
-    problem: problem to place.
-    config: settings.
-    show: reports and times the stages.
-
   Raises:
     InfeasibleError: no placement fits in memory.
-    TfplaceError: the placer fails.
   """
   stage = Stages() if show is None else show
   compile_placers(problem, config, stage)
@@ -174,12 +168,7 @@ def find_placement(
   max_evaluations: int | None,
   tolerance: float = 0.0,
 ) -> Result:
-  """Searches a placement by the strategy of `config`, on its workers if any.
-
-  Raises:
-    InfeasibleError: no placement fits in memory.
-    TfplaceError: the placer fails.
-  """
+  """Searches a placement by the strategy of `config`, on its workers if any."""
   options: dict[str, Any] = {
     "strategy": config.strategy,
     "budget_s": seconds,

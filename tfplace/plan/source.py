@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tfplace import formats
 from tfplace.errors import ExtractionError, TfplaceError, shown
@@ -19,58 +19,6 @@ if TYPE_CHECKING:
 GRAPH = "graph"  # An op graph with costs, which is not traced.
 KINDS = ("model", "keras_model", "saved_model", "graph_def", GRAPH)
 MICROBATCH_KINDS = KINDS[:2]  # Sources with microbatches.
-
-
-class Source(Protocol):
-  """Model or file whose steps are traced."""
-
-  @property
-  def name(self) -> str:
-    """Returns the name of the model, or the path of a file."""
-
-  @property
-  def training(self) -> bool:
-    """Returns whether its step is a training step."""
-
-  @property
-  def can_split(self) -> bool:
-    """Returns whether a training step may be split into microbatches."""
-
-  def trace(
-    self,
-    variant: VariantConfig = WHOLE,
-    *,
-    batch_size: int | None = None,
-    precision: str | None = None,
-    on_stage: Progress = silent,
-  ) -> "TracedStep":
-    """Traces a step.
-
-    Args:
-      variant: variant of the training step.
-      batch_size: examples per step; None selects those of the source.
-      precision: dtype policy in which the model is built; None is its own.
-      on_stage: called at the start of each stage.
-
-    Raises:
-      ExtractionError: the step cannot be traced. The message names the file or
-        model and the problem.
-    """
-
-  def given_graph(self) -> OpGraph | None:
-    """Returns the op graph of a source that has costs and no step to trace."""
-
-  def is_compiled_on(self, cluster: Cluster) -> bool:
-    """Returns whether Keras compiles the unplaced step on such devices."""
-
-  def key(
-    self,
-    variant: VariantConfig,
-    cluster: Cluster,
-    costs: str,
-    compile_units: bool,
-  ) -> str | None:
-    """Returns the key of a step's op graph in the graph cache, or None."""
 
 
 @dataclasses.dataclass
@@ -160,9 +108,6 @@ class ModelSource:
     """Returns the source with its Keras model, for several traces.
 
     A model that is not compiled is traced for inference, with a note.
-
-    Raises:
-      ExtractionError: the Keras file is missing or damaged.
     """
     if self.kind != "keras_model":
       return self
@@ -190,7 +135,18 @@ class ModelSource:
     precision: str | None = None,
     on_stage: Progress = silent,
   ) -> "TracedStep":
-    """Traces a step; see `Source`."""
+    """Traces a step.
+
+    Args:
+      variant: variant of the training step.
+      batch_size: examples per step; None selects those of the source.
+      precision: dtype policy in which the model is built; None is its own.
+      on_stage: called at the start of each stage.
+
+    Raises:
+      ExtractionError: the step cannot be traced. The message names the file or
+        model and the problem.
+    """
     batch_size = batch_size or self.batch_size
     if self.model is None:
       verb = "building" if self.kind == "model" else "loading"
@@ -225,26 +181,24 @@ class ModelSource:
     from tfplace.variants import trace_keras, trace_keras_file
     from tfplace.variants.keras_step import fresh_names
 
+    kind = "train" if self.training else "predict"
+    options: dict[str, Any] = {"on_stage": on_stage, "microbatches": variant}
     if self.model is not None:
-      model, sample = self._in_precision(precision, on_stage), self.sample
-      return trace_keras(
-        model, batch_size, self.training, sample, on_stage, microbatches=variant
-      )
+      model = self._in_precision(precision, on_stage)
+      options["sample"] = self.sample
+      return trace_keras(model, batch_size, kind=kind, **options)
     with fresh_names(), precisions.policy_scope(precision):
       if self.kind == "keras_model":
         return trace_keras_file(
-          *(self.name, batch_size, self.training, self.sample),
-          *(on_stage, variant),
+          self.name,
+          batch_size,
+          training=self.training,
+          sample=self.sample,
+          **options,
         )
       zoo = self._built_zoo(batch_size, precision)
-      traced = trace_keras(
-        zoo.model,
-        batch_size or zoo.batch_size,
-        self.training,
-        zoo.sample(seed=0),
-        on_stage,
-        microbatches=variant,
-      )
+      size, sample = batch_size or zoo.batch_size, zoo.sample(seed=0)
+      traced = trace_keras(zoo.model, size, kind=kind, sample=sample, **options)
     return dataclasses.replace(traced, name=self.name)
 
   def _built_zoo(self, batch_size: int | None, precision: str | None) -> Any:
@@ -286,12 +240,7 @@ def open_source(
   Args:
     model: a Keras model, the name of a zoo model, or the path of a model file.
     kind: kind of a name or path, one of `KINDS`; None infers it.
-    kind: kind of the source; None finds it by the name.
     training: see `ModelSource`, as the others.
-    batch_size: examples per step.
-    sizes: additional sizes of a zoo model, such as {"length": 20}.
-    sample: sample batch.
-    allow_side_effects: whether ops with side effects are allowed.
 
   Raises:
     TfplaceError: an argument does not suit the model.
@@ -339,11 +288,7 @@ def open_source(
 def check_variant(
   variant: VariantConfig, kind: str, name: str, training: bool
 ) -> None:
-  """Checks that a source of a kind and name has a step variant.
-
-  Raises:
-    ExtractionError: the source cannot be split.
-  """
+  """Raises ExtractionError if such a source has no such step variant."""
   asked = {
     "recompute": None if variant.recompute.is_none else variant.recompute,
     "microbatches": None if variant.is_whole else variant.count,

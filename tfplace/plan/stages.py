@@ -19,7 +19,7 @@ class ShowStage(Protocol):
     Args:
       stage: name of the stage, such as "search".
       detail: text after the name, such as " by auto, for up to 30 s".
-      seconds: time limit of the stage in seconds, or None.
+      seconds: time limit, or None.
     """
 
 
@@ -61,8 +61,8 @@ class Stages:
     def show() -> None:
       compiled.append(True)
       if self._show is not None:
-        told = self._show(compiling, ", once per installation", None)
-        stack.enter_context(told)
+        shown = self._show(compiling, ", once per installation", None)
+        stack.enter_context(shown)
 
     with self.timed(loading), contextlib.ExitStack() as stack:
       stack.enter_context(jit.on_compilation(show))

@@ -14,7 +14,12 @@ from tfplace.graph.progress import Progress, silent
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, PlanConfig, StepOptions
 from tfplace.plan.graph_cache import GraphCache
-from tfplace.plan.source import GRAPH, Source, check_variant, open_source
+from tfplace.plan.source import (
+  GRAPH,
+  ModelSource,
+  check_variant,
+  open_source,
+)
 from tfplace.plan.stages import Stages
 from tfplace.plan.variants import StepVariant
 
@@ -35,14 +40,13 @@ class Steps:
     cache: graph cache. None always extracts.
   """
 
-  source: Source
+  source: ModelSource
   cluster: Cluster
   config: PlanConfig
   cache: GraphCache | None = None
 
   @property
   def training(self) -> bool:
-    """Returns whether the step is a training step."""
     return self.source.training
 
   @property
@@ -56,11 +60,7 @@ class Steps:
     return compiles(self.source, self.cluster, self.config)
 
   def open(self, variant: VariantConfig, show: Stages) -> StepVariant:
-    """Extracts a step variant with the costs of its ops.
-
-    Raises:
-      TfplaceError: the step cannot be extracted or run in this variant.
-    """
+    """Extracts a step variant with the costs of its ops."""
     with show("extraction") as on_stage:
       graph, traced = self.graph(variant, on_stage=on_stage)
     return StepVariant(Problem(graph, self.cluster), traced)
@@ -70,10 +70,8 @@ class Steps:
   ) -> str:
     """Compares a microbatched step numerically with the whole step.
 
-    By default, nothing is compared.
-
-    Returns:
-      What was not compared, and why, or "".
+    Returns what was not compared, and why, or "". By default, nothing is
+    compared.
 
     Raises:
       ExtractionError: the steps differ.
@@ -89,17 +87,8 @@ class Steps:
   ) -> "tuple[OpGraph, TracedStep | None]":
     """Loads the op graph of a step variant from the cache, or extracts it.
 
-    Args:
-      variant: variant of the training step.
-      needs_trace: whether the traced step is required; it is never cached.
-      on_stage: called at the start of each stage, never for a cached graph.
-
-    Returns:
-      The op graph, and the traced step, or None for a cached graph.
-
-    Raises:
-      ExtractionError: extraction fails. The message names the file or model and
-        the problem.
+    A traced step is never cached; it is None with a cached graph, unless
+    `needs_trace`.
     """
     given = self.source.given_graph()
     if given is not None:
@@ -127,7 +116,7 @@ class Steps:
     return self.source.key(variant, self.cluster, costs, units)
 
 
-def compiles(source: Source, cluster: Cluster, config: PlanConfig) -> bool:
+def compiles(source: ModelSource, cluster: Cluster, config: PlanConfig) -> bool:
   """Returns whether XLA compiles units of a step on a cluster."""
   if config.compile == AUTO:
     return source.is_compiled_on(cluster)

@@ -67,7 +67,6 @@ class SuccessiveHalving:
   """
 
   def __init__(self, steps: Steps, config: PlanConfig, show: Stages) -> None:
-    """Takes the arguments of `choose_variant`."""
     self.trials: list[VariantTrial] = []
     self._steps = steps
     self._asked = config.variant
@@ -293,8 +292,7 @@ class SuccessiveHalving:
   ) -> VariantTrial:
     """Extracts and searches a variant, or records why it is of no use.
 
-    Args:
-      like: trial from whose placement the search starts.
+    The search may start from the placement of a trial `like` it.
     """
     trial, best_us = VariantTrial(variant), self._best_us
     self.trials.append(trial)

@@ -24,26 +24,16 @@ def choose_variant(
   """Places the requested step, or chooses its variant beside the placement.
 
   The number of microbatches and the number in flight are chosen, and what
-  becomes of activations, as far as `config` leaves them open.
+  becomes of activations, as far as `config` leaves them open. All step variants
+  share its budget.
 
   With `config.measure`, the variant with the best prediction is measured, and
   so is its best rival: the step as requested, or the best other variant if the
   step as requested has the best prediction. The faster one is chosen.
 
-  Args:
-    steps: step variants of the model.
-    config: settings. The budget is shared by all step variants, and
-      `config.variant` holds what they have in common. `init_placement` must be
-      None if a variant is chosen.
-    show: reports and times the stages.
-
-  Returns:
-    The outcome, whose `choice` is None if no other variant was tried.
-
   Raises:
     InfeasibleError: no step variant fits in memory.
     MeasurementError: `config.measure` is set, and no placement could be run.
-    TfplaceError: extraction of the requested step fails, or the placer fails.
   """
   show = Stages() if show is None else show
   if not config.chooses_variant:
@@ -74,12 +64,7 @@ def choose_variant(
 
 
 def _placed(step: StepVariant, config: PlanConfig, show: Stages) -> Outcome:
-  """Places a step variant, with measurement if the request says so.
-
-  Raises:
-    MeasurementError: no device is open, or no placement could be run.
-    TfplaceError: the placer fails.
-  """
+  """Places a step variant, with measurement if the request says so."""
   if not config.measure:
     outcome = search(step.problem, config, show)
   elif step.live is None:

@@ -165,13 +165,13 @@ def order_reason(order: str, other_us: float | None) -> str:
     return ""
   texts = {ARRIVAL: "as they become ready", RANK: "by rank"}
   (other,) = (text for name, text in texts.items() if name != order)
-  found = f"nothing faster than {format_us(other_us)} was found"
+  result = f"nothing faster than {format_us(other_us)} was found"
   if math.isinf(other_us):
-    found = "nothing was found that fits in memory"
+    result = "nothing was found that fits in memory"
   enough = ""
   if order == ARRIVAL and math.isfinite(other_us):
     enough = f", and it must gain {LEAST_GAIN:.0%}"
-  return f"devices run their ops {texts[order]}, since {other} {found}{enough}"
+  return f"devices run their ops {texts[order]}, since {other} {result}{enough}"
 
 
 def in_words(variant: VariantConfig) -> str:

@@ -49,10 +49,10 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"  # around the cause in Keras' messages
 def trace_keras(
   model: keras.Model,
   batch_size: int | None = None,
-  training: bool = True,
+  *,
+  kind: str = "train",
   sample: Any = None,
   on_stage: Progress = silent,
-  kind: str | None = None,
   microbatches: VariantConfig = WHOLE,
 ) -> TracedStep:
   """Traces one step of a Keras model into a flat graph.
@@ -61,17 +61,16 @@ def trace_keras(
   not built yet, they are built.
 
   Args:
-    model: a model, compiled with loss and optimizer if `training`.
+    model: a model, compiled with loss and optimizer to train.
     batch_size: first dimension of every input; by default the sample's, else
       32.
-    training: traces the whole training step (forward pass, gradients, optimizer
-      update, metrics) if true, else inference (`predict_step`).
+    kind: "train" (forward pass, gradients, optimizer update, metrics), "test"
+      or "predict".
     sample: a batch `x`, `(x, y)` or `(x, y, sample_weight)` of arrays or
       tensors, the data of the model's own step, or a `GivenBatch`; required if
       the model has seen no batch and does not define its inputs, or the loss
       its targets.
     on_stage: called at the start of each stage.
-    kind: "train", "test" or "predict"; follows `training` by default.
     microbatches: microbatches of the training step; one by default.
 
   Returns:
@@ -82,7 +81,6 @@ def trace_keras(
     ExtractionError: the model is not compiled, shapes are unknown, tracing
       fails, or the step cannot be split into microbatches.
   """
-  kind = kind or ("train" if training else "predict")
   training = kind == "train"
   if training:
     _check_compiled(model)
@@ -121,15 +119,13 @@ def trace_keras(
 def trace_keras_file(
   path: str | os.PathLike[str],
   batch_size: int | None = None,
+  *,
   training: bool = True,
-  sample: Any = None,
-  on_stage: Progress = silent,
-  microbatches: VariantConfig = WHOLE,
+  **options: Any,
 ) -> TracedStep:
   """Traces one step of a `.keras` or `.h5` model file.
 
-  Raises:
-    ExtractionError: as `trace_keras` and `load_keras_file`.
+  Further options and errors are those of `trace_keras` and `load_keras_file`.
   """
   model = load_keras_file(path, training)
   if training and not model.compiled:
@@ -139,9 +135,8 @@ def trace_keras_file(
       " does not restore; take its inference step (--notraining), or the model"
       " itself in Python"
     )
-  return trace_keras(
-    model, batch_size, training, sample, on_stage, microbatches=microbatches
-  )
+  kind = "train" if training else "predict"
+  return trace_keras(model, batch_size, kind=kind, **options)
 
 
 def load_keras_file(
@@ -165,7 +160,7 @@ def load_keras_file(
       # Keras warns about files saved before the first `fit`. Their missing
       # optimizer slots do not matter to a trace.
       warnings.filterwarnings("ignore", "Skipping variable loading for optim")
-      # It warns for each model inside the model. What is missing is told below.
+      # It warns for each model inside the model; errors say what is missing.
       warnings.filterwarnings("ignore", r"`compile\(\)` was not called")
       model = keras.saving.load_model(name, compile=training, safe_mode=True)
   except Exception as error:
@@ -185,15 +180,15 @@ _UNKNOWN = re.compile(
 
 def _why_unloaded(error: Exception) -> str:
   """Returns the reason of Keras, or the class that it does not know."""
-  found = _UNKNOWN.search(str(error))
-  if found is None:
+  unknown = _UNKNOWN.search(str(error))
+  if unknown is None:
     return f"{type(error).__name__}: {_cause(error)}"
-  name = found[2]
+  what, name = unknown.groups()
   config = rf"'module': '([\w.]+)', 'class_name': '{re.escape(name)}'"
   module = re.search(config, str(error))
   option = "--import" if module is None else f"--import={module[1]}"
   return (
-    f"Keras does not know its {found[1]} {shown(name)}; name the Python module"
+    f"Keras does not know its {what} {shown(name)}; name the Python module"
     f" that defines it with {option}, or import it in Python before the file is"
     " loaded"
   )
@@ -204,8 +199,8 @@ def _renew_optimizer(model: keras.Model) -> None:
   optimizer = getattr(model, "optimizer", None)
   if optimizer is None or not optimizer.built:
     return
-  mine = {id(v) for v in getattr(optimizer, "_trainable_variables", [])}
-  if mine != {id(v) for v in model.trainable_variables}:
+  built_for = {id(v) for v in getattr(optimizer, "_trainable_variables", [])}
+  if built_for != {id(v) for v in model.trainable_variables}:
     model.optimizer = type(optimizer).from_config(optimizer.get_config())
 
 
@@ -273,9 +268,9 @@ def _trace_step(
 
 def _check_names(model: Any, config: VariantConfig, names: Any) -> None:
   """Checks that the model has no names of ops that tfplace adds."""
-  found = microbatches_of(names)
-  if (config.is_whole and not found.is_whole) or (
-    config.recompute.is_none and not found.recompute.is_none
+  named = microbatches_of(names)
+  if (config.is_whole and not named.is_whole) or (
+    config.recompute.is_none and not named.recompute.is_none
   ):
     raise ExtractionError(
       f"model {model.name!r} has a layer or scope named as tfplace names"
@@ -307,10 +302,10 @@ def _cause(error: Exception) -> str:
   """Summarizes an error in one line; Keras marks place and cause in bold."""
   lines = (str(error).strip() or type(error).__name__).splitlines()
   bold = [line for line in lines if line.startswith(_BOLD)]
-  told = [lines[0], *bold[:1]]
+  said = [lines[0], *bold[:1]]
   if lines[0].endswith(":") and not bold:  # What follows is the cause.
-    told += [line for line in lines[1:] if line.strip()][:1]
-  text = " ".join(line.replace(_BOLD, "").replace(_PLAIN, "") for line in told)
+    said += [line for line in lines[1:] if line.strip()][:1]
+  text = " ".join(said).replace(_BOLD, "").replace(_PLAIN, "")
   return textwrap.shorten(text, 320, placeholder=" ...")
 
 
@@ -352,14 +347,14 @@ def _recorded_loss(
 
 
 def _fetches(concrete: Any, losses: list[tf.Tensor]) -> list[tf.Tensor]:
-  mine = [
+  known = [
     t for t in losses if isinstance(t, tf.Tensor) and t.graph is concrete.graph
   ]
-  outputs = [t for t in concrete.outputs if isinstance(t, tf.Tensor)]
   logs = concrete.structured_outputs
-  if not mine and isinstance(logs, dict) and "loss" in logs:
-    mine = [logs["loss"]]
-  return mine[-1:] + outputs
+  if not known and isinstance(logs, dict) and "loss" in logs:
+    known = [logs["loss"]]
+  outputs = [t for t in concrete.outputs if isinstance(t, tf.Tensor)]
+  return known[-1:] + outputs
 
 
 @contextlib.contextmanager

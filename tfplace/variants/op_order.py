@@ -7,8 +7,7 @@ program order (automatic control dependencies). The chains follow one total
 order that agrees with all present and future edges, so they create no cycle.
 """
 
-import heapq
-import itertools
+import graphlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,9 @@ import tensorflow as tf
 from tensorflow.python.framework.auto_control_deps_utils import (
   get_read_write_resource_inputs,
 )
+
+from tfplace.extraction.nodes import predecessors
+from tfplace.graph.paths import smallest_first
 
 _AT_ONCE = -1  # The turn of an op that the plan does not have.
 # On CPUs, oneDNN's layout pass merges these with a convolution, whatever
@@ -28,15 +30,9 @@ _FILTER_GRADIENT = "BackpropFilter"
 def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
   """Adds control edges so that each device runs its planned ops in turn.
 
-  Call it at the end of a trace, before the function's graph is frozen.
-
-  Args:
-    graph: graph of the function that is being traced.
-    turns: turn of each op by name. Ops without a turn run as soon as they are
-      ready.
-
-  Returns:
-    The number of added edges.
+  Call it at the end of a trace, before the function's graph is frozen. Ops
+  without a turn, by name, run as soon as they are ready. Returns the number of
+  added edges.
   """
   count = 0
   last: dict[str, tf.Operation] = {}
@@ -44,7 +40,7 @@ def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
     if op.name not in turns or op.type in _MERGED:
       continue
     before = last.get(op.device)
-    if before is not None and before not in _before(op):
+    if before is not None and before not in predecessors(op):
       op._add_control_input(before)
       count += 1
     last[op.device] = op
@@ -58,17 +54,13 @@ def chain_calls(
 ) -> None:
   """Adds control edges between calls of units and the ops outside of them.
 
-  A call has the first turn of its ops.
-
-  Args:
-    calls: each call -> the ops of its unit, which no longer run.
-    turn_of: turn of an op, or None.
+  A call has the first turn of its ops, which no longer run.
   """
   inside = {op for ops in calls.values() for op in ops}
   turns = {}
   for op in graph.get_operations():
-    found = (turn_of(one) for one in calls.get(op, [op]))
-    known = [turn for turn in found if turn is not None]
+    each = (turn_of(one) for one in calls.get(op, [op]))
+    known = [turn for turn in each if turn is not None]
     if known and op not in inside:
       turns[op.name] = min(known)
   chain_ops(graph, turns)
@@ -79,55 +71,32 @@ def total_order(
 ) -> list[tf.Operation]:
   """Returns a topological order of all ops that follows their turns.
 
-  The predecessors of an op inherit its turn if theirs is later.
-
-  Args:
-    ops: all ops of one graph, in order of creation.
-    turns: turn of each op by name, see `chain_ops`.
+  The predecessors of an op inherit its turn if theirs is later. Ops are given
+  in order of creation.
   """
   number = {op: i for i, op in enumerate(ops)}
-  readers: list[list[int]] = [[] for _ in ops]
-  edges = [(number[b], i) for i, op in enumerate(ops) for b in _before(op)]
-  edges += program_order(ops)
-  merging = [(number[b], number[a]) for b, a in _before_merging(ops)]
-  for before, after in [*edges, *merging]:
-    readers[before].append(after)
-  if len(_by_key(readers, range(len(ops)))) < len(ops):  # They are no order.
-    for before, after in merging:
-      readers[before].remove(after)
+  before = {
+    i: {number[other] for other in predecessors(op)} for op, i in number.items()
+  }
+  for i, j in program_order(ops):
+    before[j].add(i)
+  merging = {i: set(earlier) for i, earlier in before.items()}
+  for one, other in _before_merging(ops):
+    merging[number[other]].add(number[one])
+  try:
+    order = smallest_first(merging)
+    before = merging
+  except graphlib.CycleError:  # Both cannot be merged.
+    order = smallest_first(before)
   due = [turns.get(op.name, math.inf) for op in ops]
-  for i in reversed(_by_key(readers, range(len(ops)))):
-    due[i] = min([due[i], *(due[reader] for reader in readers[i])])
+  for i in reversed(order):
+    for j in before[i]:
+      due[j] = min(due[j], due[i])
   keys = [
-    t if op.name in turns else _AT_ONCE for op, t in zip(ops, due, strict=True)
+    turn if op.name in turns else _AT_ONCE
+    for op, turn in zip(ops, due, strict=True)
   ]
-  return [ops[i] for i in _by_key(readers, keys)]
-
-
-def _by_key(
-  readers: Sequence[Sequence[int]], keys: Sequence[float]
-) -> list[int]:
-  """Returns the topological order that takes the ready op of least key."""
-  missing = [0] * len(readers)
-  for after in itertools.chain.from_iterable(readers):
-    missing[after] += 1
-  ready = [(keys[i], i) for i, count in enumerate(missing) if not count]
-  heapq.heapify(ready)
-  result = []
-  while ready:
-    _, i = heapq.heappop(ready)
-    result.append(i)
-    for reader in readers[i]:
-      missing[reader] -= 1
-      if not missing[reader]:
-        heapq.heappush(ready, (keys[reader], reader))
-  return result
-
-
-def _before(op: tf.Operation) -> list[tf.Operation]:
-  """Returns the direct predecessors of an op in the graph."""
-  inputs = {tensor.op: None for tensor in op.inputs}
-  return [*inputs, *op.control_inputs]
+  return [ops[i] for i in smallest_first(before, keys.__getitem__)]
 
 
 def _before_merging(
@@ -183,9 +152,9 @@ def _states(op: tf.Operation) -> dict[Any, bool]:
   if op.type == "Placeholder":
     return {}
   reads, writes = get_read_write_resource_inputs(op)
-  found: dict[Any, bool] = {tensor.ref(): True for tensor in reads}
-  found.update({tensor.ref(): False for tensor in writes})
+  states: dict[Any, bool] = {tensor.ref(): True for tensor in reads}
+  states.update({tensor.ref(): False for tensor in writes})
   kinds = {tensor.dtype for tensor in op.inputs}
-  if tf.variant in kinds or (op._is_stateful and not found):
-    found[None] = False
-  return found
+  if tf.variant in kinds or (op._is_stateful and not states):
+    states[None] = False
+  return states

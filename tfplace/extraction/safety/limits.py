@@ -45,19 +45,15 @@ def read_proto(path: str, result: message.Message, fields: Fields) -> None:
 
   The suffix of the path decides between text and binary. `fields` are the
   fields of the message that lead to nodes.
-
-  Raises:
-    ExtractionError: the file is unreadable, too large, malformed, or has too
-      many nodes.
   """
   kind = type(result).__name__
   is_text = path.endswith(_TEXT)
   data = _read_bytes(path, kind, MAX_TEXT_BYTES if is_text else MAX_BYTES)
   try:
-    found: Iterator[object] = (
+    nodes: Iterator[object] = (
       _TEXT_NODE.finditer(data) if is_text else _nodes(memoryview(data), fields)
     )
-    if any(count > MAX_NODES for count, _ in enumerate(found, 1)):
+    if any(count > MAX_NODES for count, _ in enumerate(nodes, 1)):
       raise ExtractionError(
         f"{path!r} holds more than {MAX_NODES} nodes, the most that a {kind}"
         " may have here"

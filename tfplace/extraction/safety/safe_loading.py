@@ -21,6 +21,7 @@ from tfplace.errors import ExtractionError
 from tfplace.extraction import nodes, validate
 from tfplace.extraction.safety import limits, side_effects
 from tfplace.formats.files import check_temporary_folder
+from tfplace.graph.paths import reached
 
 FILES = ("saved_model.pb", "saved_model.pbtxt")
 
@@ -75,13 +76,13 @@ def load_unchecked(folder: str, path: str) -> Any:
 def read(path: str) -> saved_model_pb2.SavedModel:
   """Reads the main file of a SavedModel, or raises ExtractionError."""
   files = [os.path.join(path, name) for name in FILES]
-  found = [file for file in files if os.path.isfile(file)]
-  if not found:
+  present = [file for file in files if os.path.isfile(file)]
+  if not present:
     raise ExtractionError(
       f"{path!r} is no SavedModel: it has neither {FILES[0]} nor {FILES[1]}"
     )
   content = saved_model_pb2.SavedModel()
-  limits.read_proto(found[0], content, limits.SAVED_MODEL)
+  limits.read_proto(present[0], content, limits.SAVED_MODEL)
   return content
 
 
@@ -115,7 +116,7 @@ def _keep_functions(graph_def: Any, roots: Iterable[str]) -> None:
   calls = {name: _called_by(f.node_def) for name, f in functions.items()}
   for gradient in library.gradient:
     calls.setdefault(gradient.function_name, []).append(gradient.gradient_func)
-  kept = nodes.reached(start, lambda name: calls.get(name, ()))
+  kept = reached(start, lambda name: calls.get(name, ()))
   del library.function[:]
   library.function.extend(f for name, f in functions.items() if name in kept)
   _keep(library.gradient, lambda g: g.function_name in kept)

@@ -146,16 +146,16 @@ def when_imported(graph_def: tf.compat.v1.GraphDef) -> Finding | None:
 
 
 def refuse(
-  found: Finding | None,
+  finding: Finding | None,
   where: str,
   error: type[TfplaceError] = ExtractionError,
 ) -> None:
   """Raises `error` if there is a finding in the file or step `where`."""
-  if found is not None:
+  if finding is not None:
     raise error(
-      f"{where}: {found}; --allow_side_effects (in Python,"
+      f"{where}: {finding}; --allow_side_effects (in Python,"
       " allow_side_effects=True) runs it all the same",
-      op=found.name,
+      op=finding.name,
     )
 
 

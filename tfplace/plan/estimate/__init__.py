@@ -119,11 +119,7 @@ def largest_batch(
 
 
 def check_precisions(names: Sequence[str]) -> None:
-  """Checks names of dtype policies.
-
-  Raises:
-    TfplaceError: a name is unknown. The message lists the choices.
-  """
+  """Raises TfplaceError for an unknown dtype policy; lists the choices."""
   if isinstance(names, str):
     raise TfplaceError(
       f"precisions is {shown(names)}; it must be a sequence of names"
@@ -144,16 +140,8 @@ def estimate_steps(
 ) -> Estimate:
   """Estimates a loaded model on each card.
 
-  Args:
-    source: the model.
-    rows: the cards.
-    config: the request. If its step is whole, other variants are tried where
-      the step does not fit.
-    precisions: dtype policies; None is the model's own.
-    on_stage: called at the start of each stage.
-
-  Raises:
-    TfplaceError: a precision is unknown, or the step cannot be traced.
+  If the requested step is whole, other variants are tried where it does not
+  fit. `precisions` are dtype policies; None is the model's own.
   """
   check_precisions(precisions or [])
   steps = []

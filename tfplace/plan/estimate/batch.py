@@ -25,13 +25,7 @@ def find_largest_batch(
 ) -> LargestBatch:
   """Finds a batch that fits on all devices of a card and whose successor not.
 
-  Args:
-    source: the model.
-    card: the devices.
-    config: the request.
-    batch_size: batch to begin with.
-    precision: dtype policy; None is the model's own.
-    on_stage: called at the start of each stage.
+  The search begins with `batch_size`; `precision` None is the model's own.
 
   Raises:
     InfeasibleError: not even the smallest batch fits.
@@ -77,14 +71,14 @@ def find_largest_batch(
       " its memory, and no placement on all devices was found that fits; use"
       " more devices or more memory"
     )
-  found = tried[size]
-  assert found is not None  # `is_fitting`
+  fit = tried[size]
+  assert fit is not None  # `is_fitting`
   return LargestBatch(
     cluster=card.cluster.name,
     batch_size=size,
-    strategy=found.strategy,
-    step_time_us=found.step_time_us,
-    peak_memory_bytes=found.peak_memory_bytes,
+    strategy=fit.strategy,
+    step_time_us=fit.step_time_us,
+    peak_memory_bytes=fit.peak_memory_bytes,
     tried=tuple(tried),
   )
 
@@ -93,9 +87,6 @@ def largest(is_fitting: Callable[[int], bool], size: int, least: int) -> int:
   """Returns the largest size from `least` on that fits, or else `least`.
 
   Sizes are doubled until one does not fit, and then bisected.
-
-  Raises:
-    TfplaceError: even the largest batch that is tried fits.
   """
   low, high = least - 1, 0
   while not high or high - low > 1:

@@ -57,8 +57,8 @@ class Card:
     """Returns the cluster with `count` devices of a kind, and all others."""
     if self.is_preset:
       return cluster_preset(f"{self.name}x{count}")
-    mine = [d for d in self.cluster.devices if d.kind == kind]
-    left_out = {device.name for device in mine[count:]}
+    devices = [d for d in self.cluster.devices if d.kind == kind]
+    left_out = {device.name for device in devices[count:]}
     return dataclasses.replace(
       self.cluster,
       devices=tuple(d for d in self.cluster.devices if d.name not in left_out),
@@ -79,9 +79,6 @@ def cards_of(cluster: ClusterLike | None) -> list[Card]:
   """Returns the rows of an estimate, or a card per preset GPU for None.
 
   A cluster has a card per kind of its devices; CPUs serve the others.
-
-  Raises:
-    FormatError: the preset is unknown, or the file is invalid.
   """
   if cluster is None:
     presets = ((gpu, cluster_preset(f"{gpu}x{MAX_DEVICES}")) for gpu in GPUS)
@@ -108,11 +105,7 @@ def graphs_of(
   on_stage: Progress = silent,
   compile_units: bool = False,
 ) -> list[OpGraph]:
-  """Returns the op graph of a step for each card, from one pass of costs.
-
-  Raises:
-    TfplaceError: the cost model or the hardware of a card is unknown.
-  """
+  """Returns the op graph of a step for each card, from one pass of costs."""
   if len(cards) == 1:
     cluster = cards[0].cluster
     return [cost.op_graph(traced, cluster, on_stage, costs, compile_units)]

@@ -41,12 +41,10 @@ class OneDevice:
 
   @property
   def problem(self) -> Problem:
-    """The step on this device."""
     return self.schedule.placement.problem
 
   @property
   def kind(self) -> str:
-    """Kind of the device."""
     return self.problem.cluster.devices[self.device].kind
 
   @property
@@ -80,8 +78,8 @@ class OneDevice:
     at_peak_us = self.problem.graph.peak_us.get(self.kind)
     if at_peak_us is None or self.schedule.step_time_us <= 0:
       return None
-    mine = self.schedule.placement.devices == self.device
-    return float(at_peak_us[mine].sum()) / self.schedule.step_time_us
+    here = self.schedule.placement.devices == self.device
+    return float(at_peak_us[here].sum()) / self.schedule.step_time_us
 
 
 def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
@@ -105,26 +103,18 @@ def smallest_fit(
   first: int,
   most: int,
 ) -> SmallestFit | None:
-  """Finds the fewest devices of a card for which a placer fits the step.
+  """Finds the fewest devices of a card, `first` to `most`, that hold a step.
 
-  Args:
-    card: the card.
-    one: the step on one device of it.
-    config: microbatches of the step.
-    first: fewest devices to try.
-    most: most devices to try.
-
-  Returns:
-    The smallest fit, or None if no placement that fits was found.
+  Returns None if no placement that fits was found.
   """
   for count in range(first, most + 1):
-    found = of_one(one)
+    fit = of_one(one)
     if count > 1:
       cluster = card.with_devices(count, one.kind)
-      found = placed(one.graph, cluster, (one.kind,))
-    if found is not None:
+      fit = placed(one.graph, cluster, (one.kind,))
+    if fit is not None:
       return dataclasses.replace(
-        found,
+        fit,
         num_devices=count,
         microbatches=config.count,
         max_in_flight=config.in_flight,

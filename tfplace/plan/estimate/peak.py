@@ -9,6 +9,7 @@ from tfplace.graph.estimate import LayerBytes, PeakMemory
 from tfplace.graph.microbatches import name_in_whole
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.op_names import GRADIENT_SCOPE, scope_of
+from tfplace.graph.phases import descendants
 from tfplace.simulate import Schedule
 
 _MAX_LAYERS = 8  # Listed at the peak.
@@ -80,14 +81,9 @@ def _is_backward(graph: OpGraph) -> np.ndarray:
   Control edges do not count: a clone that recomputes a forward op waits for a
   gradient, but is none.
   """
-  result = np.array([GRADIENT_SCOPE in name for name in graph.names], bool)
-  offsets, edges = graph.out_csr
-  is_data = graph.edge_output >= 0
-  for op in graph.topological_order.tolist():
-    if result[op]:
-      out = edges[offsets[op] : offsets[op + 1]]
-      result[graph.edge_dst[out[is_data[out]]]] = True
-  return result
+  is_gradient = np.array([GRADIENT_SCOPE in n for n in graph.names], bool)
+  data = graph.edge_output >= 0
+  return descendants(is_gradient, graph.edge_src[data], graph.edge_dst[data])
 
 
 def _layer_labels(graph: OpGraph) -> list[str]:
@@ -96,10 +92,10 @@ def _layer_labels(graph: OpGraph) -> list[str]:
   In a graph without layers and scopes, each op is a layer.
   """
   names = [name_in_whole(name) for name in graph.names]
-  found = [
+  labels = [
     path or scope_of(name)
     for path, name in zip(graph.layer_paths, names, strict=True)
   ]
-  if not any(found):
+  if not any(labels):
     return names
-  return [label or "(outside of layers)" for label in found]
+  return [label or "(outside of layers)" for label in labels]

@@ -34,13 +34,8 @@ def estimate_step(
 ) -> "tuple[TracedStep, StepEstimate]":
   """Simulates a step on each card, then finds the fewest devices.
 
-  Args:
-    source: the model.
-    rows: the cards.
-    config: the request. If its step is whole, other variants are tried where
-      the step does not fit.
-    precision: name of the step's dtype policy; None is the model's own.
-    on_stage: called at the start of each stage.
+  If the requested step is whole, other variants are tried where it does not
+  fit.
   """
   units = compiles(source, rows[0].cluster, config)
 
@@ -59,17 +54,17 @@ def estimate_step(
   first = "whole" if asked.is_whole else "microbatches"
   on_stage("finding the fewest devices")
   whole = _fewest(rows, ones, asked, [None] * len(rows))
-  found, notes = {first: whole}, []
+  fewest, notes = {first: whole}, []
   splits = source.can_split and asked.is_whole and traced.training
   if splits and not all(one.fits for one in ones):
     most = traced.batch_size or math.inf
     for name, variants in _variants(asked, most).items():
-      found[name] = whole
+      fewest[name] = whole
       try:
         for variant in variants:
-          if _may_improve(found[name], ones):
+          if _may_improve(fewest[name], ones):
             divided = simulated(trace(variant))
-            found[name] = _fewest(rows, divided, variant, found[name])
+            fewest[name] = _fewest(rows, divided, variant, fewest[name])
       except ExtractionError as error:
         notes.append(f"the step has no variant with {name}: {error}")
   # The largest memory shows the step as it is, not as it must be.
@@ -89,13 +84,13 @@ def estimate_step(
         one,
         [
           dataclasses.replace(fit, variant=variant)
-          for variant, of_cards in found.items()
+          for variant, of_cards in fewest.items()
           if (fit := of_cards[i]) is not None
         ],
       )
       for i, (card, one) in enumerate(zip(rows, ones, strict=True))
     ),
-    variants=tuple(found),
+    variants=tuple(fewest),
     notes=tuple(notes),
   )
 

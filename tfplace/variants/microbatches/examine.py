@@ -18,7 +18,7 @@ from tensorflow.python.framework import func_graph
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction.layers import LayerRecorder
-from tfplace.graph.microbatches import TEMPLATE, VariantConfig
+from tfplace.graph.microbatches import TEMPLATE
 from tfplace.variants.microbatches import (
   batch_axis,
   graph_copies,
@@ -37,8 +37,8 @@ from tfplace.variants.microbatches.batch_axis.values import (
   State,
   Value,
 )
-from tfplace.variants.microbatches.forward import Forward, run_forward
-from tfplace.variants.microbatches.parts import Parts
+from tfplace.variants.microbatches.forward import run_forward
+from tfplace.variants.microbatches.parts import Division, Parts
 from tfplace.variants.microbatches.whole_batch import (
   WholeBatch,
   compiled_metrics,
@@ -72,36 +72,24 @@ class Findings:
   lookups: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
 
-def examine(
-  model: keras.Model,
-  parts: Parts,
-  config: VariantConfig,
-  forward: Forward | None = None,
-) -> Findings:
-  """Examines the step of a model.
-
-  Args:
-    model: a compiled and built model.
-    parts: the batch; only its shapes, dtypes and states are used.
-    config: says whether statistics over the batch are allowed.
-    forward: `x, y, sample_weight` -> loss; None for Keras' own.
+def examine(step: Division) -> Findings:
+  """Examines a step; of its batch, only shapes, dtypes and states are used.
 
   Raises:
     ExtractionError: the step mixes examples; names the layer and the op.
   """
   deferred: frozenset[int] = frozenset()
-  sizes = _sizes(parts)
+  sizes = _sizes(step.parts)
   while True:
-    traces = [_Trace(model, parts, n, forward, deferred) for n in sizes]
+    traces = [_Trace(step, size, deferred) for size in sizes]
     if not batch_axis.have_same_ops(*(trace.graph for trace in traces)):
       # The first call builds missing layers, which adds ops that later traces
       # do not have.
-      traces[0] = _Trace(model, parts, sizes[0], forward, deferred)
-    checked = _Checked(model, config, traces)
-    found = checked.findings()
-    if found.deferred <= deferred:
-      return dataclasses.replace(found, deferred=deferred)
-    deferred |= found.deferred
+      traces[0] = _Trace(step, sizes[0], deferred)
+    findings = _Checked(step, traces).findings()
+    if findings.deferred <= deferred:
+      return dataclasses.replace(findings, deferred=deferred)
+    deferred |= findings.deferred
 
 
 def _sizes(parts: Parts) -> tuple[int, int]:
@@ -111,12 +99,10 @@ def _sizes(parts: Parts) -> tuple[int, int]:
   return size, max(parts.examples, size + 1)
 
 
-def assigned_states(
-  model: keras.Model, parts: Parts, forward: Forward | None
-) -> list[keras.Variable]:
-  """Lists variables of `parts` that the step assigns, if it can be traced."""
-  trace = _Trace(model, parts, _sizes(parts)[0], forward, frozenset())
-  return [v for i, v in enumerate(parts.states) if i in trace.states]
+def assigned_states(step: Division) -> list[keras.Variable]:
+  """Lists variables of the batch that the step assigns, if it can be traced."""
+  trace = _Trace(step, _sizes(step.parts)[0], frozenset())
+  return [v for i, v in enumerate(step.parts.states) if i in trace.states]
 
 
 class _Examined(WholeBatch):
@@ -131,16 +117,14 @@ class _Examined(WholeBatch):
 
 
 class _Trace:
+  """The forward pass of a step at one batch size."""
+
   def __init__(
-    self,
-    model: keras.Model,
-    parts: Parts,
-    size: int,
-    forward: Forward | None,
-    deferred: frozenset[int],
+    self, step: Division, size: int, deferred: frozenset[int]
   ) -> None:
+    model, parts, forward = step.model, step.parts, step.forward
     self.size = size
-    self.outer = tf.compat.v1.get_default_graph()
+    outer = tf.compat.v1.get_default_graph()
     self.graph: Any = func_graph.FuncGraph(TEMPLATE)
     self.recorder = LayerRecorder(self.graph, model)
     with self.graph.as_default(), self.graph.device(self.recorder):
@@ -163,7 +147,7 @@ class _Trace:
           self.loss = self.whole.share(loss)
           finish()
         finally:  # What it finds explains other errors.
-          check_captures(model, self.graph, self.outer, parts)
+          check_captures(model, self.graph, outer, parts)
 
   def assigned(self) -> list[tf.Operation]:
     return [
@@ -183,18 +167,15 @@ def _placeholder(tensor: tf.Tensor, size: int) -> tf.Tensor:
 class _Checked:
   """Two traces of a step, and the abstract values of their tensors."""
 
-  def __init__(
-    self, model: keras.Model, config: VariantConfig, traces: Sequence[_Trace]
-  ) -> None:
-    self._model = model
-    self._trace = traces[0]
-    self._second = traces[1]
+  def __init__(self, step: Division, traces: Sequence[_Trace]) -> None:
+    model = self._model = step.model
+    self._trace, self._second = traces
     self._sizes = traces[0].size, traces[1].size
     self._layers_of = self._trace.recorder.of_op
     self._normalizing = {
       layer.name
       for layer in model._flatten_layers()
-      if config.allow_batch_statistics
+      if step.config.allow_batch_statistics
       and isinstance(layer, keras.layers.BatchNormalization)
     }
     self._owners = _owners(model, self._trace.graph)
@@ -273,13 +254,12 @@ class _Checked:
     )
 
   def _deferred(self) -> frozenset[int]:
-    found = set()
-    for op in self._trace.assigned():
-      handles = [t.name for t in op.inputs if t.name in self._owners]
-      for handle in handles:
-        if not self._adds_up(op, handle):
-          found.add(self._owners[handle])
-    return frozenset(found)
+    return frozenset(
+      self._owners[tensor.name]
+      for op in self._trace.assigned()
+      for tensor in op.inputs
+      if tensor.name in self._owners and not self._adds_up(op, tensor.name)
+    )
 
   def _adds_up(self, op: tf.Operation, handle: str) -> bool:
     if len(op.inputs) != 2 or op.inputs[0].name != handle:
@@ -294,12 +274,11 @@ class _Checked:
     return False
 
   def _lookups(self) -> dict[str, bool]:
-    found = {}
-    for op in self._trace.graph.get_operations():
-      if op.type in ("GatherV2", "ResourceGather"):
-        indices = op.inputs[1]
-        found[indices.name] = self._values[indices.name] != FIXED
-    return found
+    return {
+      op.inputs[1].name: self._values[op.inputs[1].name] != FIXED
+      for op in self._trace.graph.get_operations()
+      if op.type in ("GatherV2", "ResourceGather")
+    }
 
 
 def _is_per_example(value: Value) -> bool:
@@ -327,8 +306,8 @@ def check_captures(
 ) -> None:
   """Rejects a forward function that reads the batch instead of its arguments.
 
-  Raises ExtractionError if `graph`, the trace of the function, captures tensors
-  of the whole batch from `outer`, the graph around it.
+  `graph`, the trace of the function, must capture no tensors of the whole batch
+  from `outer`, the graph around it.
   """
   batch = {tensor.name for tensor in parts.sources}
   for source, inner in graph.captures:

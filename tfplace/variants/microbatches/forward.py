@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-# Maps `x, y, sample_weight` of a microbatch to its loss.
-Forward: TypeAlias = Callable[[Any, Any, Any], tf.Tensor]
+from tfplace.variants.microbatches.parts import Forward
+
 # A tensor, `tf.IndexedSlices`, `SparseGradient` (in a microbatch) or None.
 Gradient: TypeAlias = Any
 
@@ -16,12 +16,7 @@ Gradient: TypeAlias = Any
 def run_forward(
   model: keras.Model, data: Any, forward: Forward | None
 ) -> tuple[tf.Tensor, Callable[[], None]]:
-  """Computes the loss of `x, y, sample_weight`.
-
-  Args:
-    model: the model to call.
-    data: the batch, or the data of a microbatch.
-    forward: computes the loss; None for Keras' `train_step`.
+  """Computes the loss of `x, y, sample_weight`, by Keras without a `forward`.
 
   Returns:
     The loss, a scalar, and a function that updates the remaining metrics.
@@ -48,8 +43,8 @@ def forward_and_backward(
 ) -> tuple[tf.Tensor, list[Gradient]]:
   """Computes loss and gradients, and updates all metrics except the loss.
 
-  The arguments are those of `run_forward`, and `share`, which maps the loss to
-  the part of it to differentiate. The model's optimizer scales the loss.
+  `share` maps the loss to the part of it to differentiate. The model's
+  optimizer scales the loss.
   """
   with tf.GradientTape() as tape:
     loss, update_metrics = run_forward(model, data, forward)

@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfplace.extraction.nodes import reached
 from tfplace.extraction.structure import locations
+from tfplace.graph.paths import reached
 
 _READ = "ReadVariableOp"
 _GIVEN = ("Placeholder", "NoOp")
@@ -136,13 +136,13 @@ class GraphTemplate:
     given: Mapping[str, tf.Tensor],
     ops: Set[str] | None = None,
   ) -> dict[str, tf.Tensor]:
-    """Imports the ops once.
+    """Imports the ops, all of `self.ops` by default, once.
 
     Args:
       scope: name scope, ending with a slash.
       given: tensor name in the function -> replacement, for every tensor that
         `ops` do not produce.
-      ops: names of the ops; None for all in `self.ops`.
+      ops: names of the ops.
 
     Returns:
       Tensor name in the function -> tensor of the copy.

@@ -28,11 +28,10 @@ from tfplace.variants.microbatches.examine import (
   examine,
 )
 from tfplace.variants.microbatches.forward import (
-  Forward,
   Gradient,
   forward_and_backward,
 )
-from tfplace.variants.microbatches.parts import Parts
+from tfplace.variants.microbatches.parts import Division
 from tfplace.variants.microbatches.sparse import followed
 from tfplace.variants.microbatches.whole_batch import WholeBatch
 from tfplace.variants.recompute import recompute
@@ -61,7 +60,7 @@ class Copy(NamedTuple):
 
   @property
   def tensors(self) -> list[tf.Tensor]:
-    """Lists the tensors that the backward pass produces."""
+    """Tensors that the backward pass produces."""
     return _tensors((self.loss, self.gradients))
 
   def mapped(self, made: Mapping[str, tf.Tensor]) -> "Copy":
@@ -80,14 +79,7 @@ def _tensors(structure: Any) -> list[tf.Tensor]:
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-  """Trace of one microbatch's step.
-
-  Attributes:
-    whole: the whole-batch context of the trace.
-    data: the inputs of its graph.
-    results: its tensors, all of the graph.
-    template: the graph.
-  """
+  """Trace of one microbatch's step, on `data`, the inputs of its graph."""
 
   whole: WholeBatch
   data: Sequence[tf.Tensor]
@@ -113,14 +105,8 @@ class Traced:
     return self.results.mapped(given | self.template.copy(scope, given, ops))
 
 
-def _trace(
-  model: keras.Model,
-  parts: Parts,
-  index: int,
-  forward: Forward | None,
-  findings: Findings,
-  config: VariantConfig,
-) -> Traced:
+def _trace(step: Division, index: int, findings: Findings) -> Traced:
+  model, parts = step.model, step.parts
   traced: list[Any] = []
 
   def microbatch_step(*tensors: tf.Tensor) -> None:
@@ -132,16 +118,18 @@ def _trace(
       parts.examples,
       iter(findings.kinds),
       present,
-      forward is not None,
+      step.forward is not None,
       findings.deferred,
     )
     with (
       whole.metrics_kept(),
       states.cut(model, parts.states, rows) as assigned,
-      recompute.applied(model, config),
+      recompute.applied(model, step.config),
       whole.reductions(),
     ):
-      loss, gradients = forward_and_backward(model, data, forward, whole.share)
+      loss, gradients = forward_and_backward(
+        model, data, step.forward, whole.share
+      )
     traced.append((whole, loss, gradients, assigned))
 
   specs = [tf.TensorSpec(t.shape, t.dtype) for t in parts.inputs(index)]
@@ -183,11 +171,11 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
   for metric in model.metrics:
     kept |= {id(v.value.handle) for v in metric.variables}
   outer = {inner.name: tensor for tensor, inner in graph.captures}
-  found = []
+  updates = []
   for op in graph_copies.assignments(graph):
     handle = outer.get(op.inputs[0].name)
     if id(handle) in moving and op.type == "AssignVariableOp":
-      found.append(op)
+      updates.append(op)
     elif id(handle) not in kept:
       paths = {id(v.value.handle): v.path for v in model.variables}
       name = paths.get(id(handle), op.inputs[0].name)
@@ -198,39 +186,35 @@ def _statistics(model: keras.Model, graph: Any) -> list[tf.Operation]:
         " the variable in train_step",
         op=op.name,
       )
-  return found
+  return updates
 
 
-def microbatches(
-  model: keras.Model,
-  parts: Parts,
-  config: VariantConfig,
-  forward: Forward | None = None,
-) -> tuple[list[Copy], WholeBatch]:
+def microbatches(step: Division) -> tuple[list[Copy], WholeBatch]:
   """Builds the microbatches in the current graph, each in its own scope.
 
   Also returns the whole-batch context of one of their traces.
   """
-  parts, steps = _traced(model, parts, config, forward)
+  step, traces = _traced(step)
+  parts, config = step.parts, step.config
   values: dict[str, tf.Tensor] = {}
   given = []
-  for index, step in enumerate(steps):
-    read = step.template.captured(values, config.relay_scope(index))
+  for index, trace in enumerate(traces):
+    read = trace.template.captured(values, config.relay_scope(index))
     with tf.name_scope(_batch_scope(index, config)):
-      given.append(read | step.inputs(parts.inputs(index)))
-  _add_totals(steps, given)
+      given.append(read | trace.inputs(parts.inputs(index)))
+  _add_totals(traces, given)
   copies: list[Copy] = []
-  for index, step in enumerate(steps):
+  for index, trace in enumerate(traces):
     before = index - (config.max_in_flight or parts.count)
     if before >= 0:
       with tf.name_scope(_batch_scope(index)):
-        given[index] |= step.gated(given[index], copies[before])
-    copies.append(step.copy(f"{SCOPE}{index}/", given[index]))
+        given[index] |= trace.gated(given[index], copies[before])
+    copies.append(trace.copy(f"{SCOPE}{index}/", given[index]))
   for number, variable in enumerate(parts.states):
     with tf.name_scope(f"keep/{variable.path}/"):
       rows = tf.concat([copy.states[number] for copy in copies], 0)
       variable.assign(rows)
-  return copies, steps[0].whole
+  return copies, traces[0].whole
 
 
 def _batch_scope(index: int, config: VariantConfig = WHOLE) -> str:
@@ -242,78 +226,66 @@ def _batch_scope(index: int, config: VariantConfig = WHOLE) -> str:
 
 
 def _add_totals(
-  steps: Sequence[Traced], given: Sequence[dict[str, tf.Tensor]]
+  traces: Sequence[Traced], given: Sequence[dict[str, tf.Tensor]]
 ) -> None:
   """Copies the ops that count for the whole batch, and adds up their counts."""
   counts = []
-  for index, (step, known) in enumerate(zip(steps, given, strict=True)):
-    totals = step.results.totals
-    ops = step.template.needed_by(tensor.op for tensor in totals)
+  for index, (trace, known) in enumerate(zip(traces, given, strict=True)):
+    totals = trace.results.totals
+    ops = trace.template.needed_by(tensor.op for tensor in totals)
     if ops:
-      known.update(step.template.copy(f"{SCOPE}{index}/", known, ops))
+      known.update(trace.template.copy(f"{SCOPE}{index}/", known, ops))
     counts.append([known[tensor.name] for tensor in totals])
   for number, column in enumerate(zip(*counts, strict=True)):
     total = tf.add_n(column, name=f"whole_batch_{number}")
-    for step, known in zip(steps, given, strict=True):
-      known[step.whole.totals[number][0].name] = total
+    for trace, known in zip(traces, given, strict=True):
+      known[trace.whole.totals[number][0].name] = total
 
 
-def _traced(
-  model: keras.Model,
-  parts: Parts,
-  config: VariantConfig,
-  forward: Forward | None,
-) -> tuple[Parts, list[Traced]]:
+def _traced(step: Division) -> tuple[Division, list[Traced]]:
   """Traces the microbatches; slices states only if data is not enough."""
+  parts = step.parts
   try:
-    return parts, _by_size(model, parts, config, forward)
+    return step, _by_size(step)
   except Exception as error:
-    examples = keras_inputs.static_batch_size(model)
+    examples = keras_inputs.static_batch_size(step.model)
     if not parts.is_known and examples is not None:
-      known = parts.with_known_size(examples)
-      return _traced(model, known, config, forward)
+      return _traced(step._replace(parts=parts.with_known_size(examples)))
     if isinstance(error, ExtractionError) or not parts.is_known:
       raise
-    variables = states.candidates(model, parts.examples)
+    variables = states.candidates(step.model, parts.examples)
     if not variables:
       raise
     try:
-      return _with_states(model, parts, variables, config, forward)
+      return _with_states(step, variables)
     except Exception:
       raise error from None
 
 
 def _with_states(
-  model: keras.Model,
-  parts: Parts,
-  variables: Sequence[keras.Variable],
-  config: VariantConfig,
-  forward: Forward | None,
-) -> tuple[Parts, list[Traced]]:
+  step: Division, variables: Sequence[keras.Variable]
+) -> tuple[Division, list[Traced]]:
   """Traces as `_traced`, also slicing those variables that the step assigns."""
-  kept = assigned_states(model, parts.with_states(variables), forward)
+  step = step._replace(parts=step.parts.with_states(variables))
+  kept = assigned_states(step)
   if not kept:
-    raise ExtractionError(f"model {model.name!r} keeps none of its variables")
+    raise ExtractionError(
+      f"model {step.model.name!r} keeps none of its variables"
+    )
   if len(kept) < len(variables):
-    return _with_states(model, parts, kept, config, forward)
-  parts = parts.with_states(kept)
-  return parts, _by_size(model, parts, config, forward)
+    return _with_states(step, kept)
+  return step, _by_size(step)
 
 
-def _by_size(
-  model: keras.Model,
-  parts: Parts,
-  config: VariantConfig,
-  forward: Forward | None,
-) -> list[Traced]:
+def _by_size(step: Division) -> list[Traced]:
   """Traces each microbatch; microbatches of one size share a trace."""
-  findings = examine(model, parts, config, forward)
+  findings = examine(step)
   known: dict[Any, Traced] = {}
-  steps = []
-  for index in range(parts.count):
-    size = parts.size(index)
+  traces = []
+  for index in range(step.parts.count):
+    size = step.parts.size(index)
     key = size if isinstance(size, int) else None
     if key not in known:
-      known[key] = _trace(model, parts, index, forward, findings, config)
-    steps.append(known[key])
-  return steps
+      known[key] = _trace(step, index, findings)
+    traces.append(known[key])
+  return traces

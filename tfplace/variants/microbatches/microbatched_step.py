@@ -22,9 +22,9 @@ import tensorflow as tf
 from tfplace.errors import ExtractionError
 from tfplace.extraction import keras_inputs
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.variants.microbatches.forward import Forward, Gradient
+from tfplace.variants.microbatches.forward import Gradient
 from tfplace.variants.microbatches.microbatch import Copy, microbatches
-from tfplace.variants.microbatches.parts import Parts
+from tfplace.variants.microbatches.parts import Division, Forward, Parts
 from tfplace.variants.microbatches.sparse import SparseGradient, added
 from tfplace.variants.microbatches.whole_batch import (
   WholeBatch,
@@ -55,15 +55,14 @@ def microbatched_train_step(
     The result of `train_step` (the metrics), and the loss of the batch.
 
   Raises:
-    ExtractionError: microbatches would change the result of the step; gives the
-      reason.
+    ExtractionError: microbatches would change the result of the step.
   """
   check_microbatches(model, config)
   if keras_inputs.has_own_step(model):
     return _own(Active(model, config), own_step or model.train_step, data)
-  loss, found = gradients(model, data, config)
+  loss, grads = gradients(model, data, config)
   model.optimizer.apply_gradients(
-    zip(found, model.trainable_weights, strict=True)
+    zip(grads, model.trainable_weights, strict=True)
   )
   return model.get_metrics_result(), loss
 
@@ -76,41 +75,29 @@ def gradients(
 ) -> tuple[tf.Tensor, list[Gradient]]:
   """Computes loss and gradients in microbatches, and updates the metrics.
 
-  Arguments and errors are those of `microbatched_train_step`, except:
-
-  Args:
-    forward: `x, y, sample_weight` of a microbatch -> its loss; None for Keras'
-      own.
-
-  Returns:
-    The loss, and the gradients by trainable weight, scaled for the optimizer.
+  `forward` maps `x, y, sample_weight` of a microbatch to its loss; None is
+  Keras' own. Gradients are by trainable weight, and scaled for the optimizer.
   """
   parts = Parts(data, config.count, sizes=config.sizes)
   with _TRACING:
-    copies, whole = microbatches(model, parts, config, forward)
-  found = [
+    copies, whole = microbatches(Division(model, parts, config, forward))
+  sums = [
     _sum(variable, [copy.gradients[i] for copy in copies], config)
     for i, variable in enumerate(model.trainable_weights)
   ]
   loss = tf.add_n([copy.loss for copy in copies], name="loss")
   if forward is None:
-    loss, found = _regularized(model, loss, found, config)
+    loss, sums = _regularized(model, loss, sums, config)
   _assign_means(copies, parts)
   model._loss_tracker.update_state(loss, sample_weight=parts.examples)
   _show_losses(copies, whole, parts)
   _update_deferred(copies, whole, parts)
-  return loss, found
+  return loss, sums
 
 
 @dataclasses.dataclass
 class Active:
-  """A model's own `train_step` that is being traced in microbatches.
-
-  Attributes:
-    model: the model.
-    config: microbatches of the step.
-    losses: one loss per call of `gradients`.
-  """
+  """A model's own `train_step` in microbatches, with its losses."""
 
   model: keras.Model
   config: VariantConfig
@@ -119,10 +106,9 @@ class Active:
   def gradients(
     self, data: Any, forward: Forward | None
   ) -> tuple[tf.Tensor, list[Gradient]]:
-    """Computes loss and gradients, and records the loss."""
-    loss, found = gradients(self.model, data, self.config, forward)
+    loss, sums = gradients(self.model, data, self.config, forward)
     self.losses.append(loss)
-    return loss, found
+    return loss, sums
 
 
 _active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
@@ -131,11 +117,7 @@ _active: contextvars.ContextVar[Active | None] = contextvars.ContextVar(
 
 
 def active_step(model: keras.Model) -> Active | None:
-  """Returns the microbatched step of `model` that is being traced, if any.
-
-  Raises:
-    ExtractionError: the step belongs to another model.
-  """
+  """Returns the microbatched step of `model` that is being traced, if any."""
   active = _active.get()
   if active is not None and active.model is not model:
     raise ExtractionError(
@@ -204,11 +186,7 @@ def _sum(
 
 
 def _nested_sum(sums: Any, parts: Sequence[tf.Tensor]) -> tf.Tensor:
-  """Adds from left to right, so that each part can be freed once added.
-
-  Args:
-    sums: nested indices of `parts`.
-  """
+  """Adds from left to right, so that each part can be freed once added."""
   if isinstance(sums, int):
     return parts[sums]
   return functools.reduce(tf.add, (_nested_sum(one, parts) for one in sums))

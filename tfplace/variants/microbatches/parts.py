@@ -1,7 +1,7 @@
 """A batch and its division into microbatches."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import keras
 import numpy as np
@@ -9,7 +9,11 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters import data_adapter_utils
 
 from tfplace.errors import ExtractionError
+from tfplace.graph.microbatches import VariantConfig
 from tfplace.variants.microbatches import states
+
+# Maps `x, y, sample_weight` of a microbatch to its loss.
+Forward: TypeAlias = Callable[[Any, Any, Any], tf.Tensor]
 
 
 class Parts:
@@ -137,3 +141,15 @@ class Parts:
   def with_states(self, variables: Sequence[keras.Variable]) -> "Parts":
     """Returns the batch with additional per-example variables to slice."""
     return Parts(self._data, self.count, variables, self.sources, self.sizes)
+
+
+class Division(NamedTuple):
+  """A training step to divide: its model, its batch and the request.
+
+  `forward` computes the loss of a microbatch; None is Keras' own.
+  """
+
+  model: keras.Model
+  parts: Parts
+  config: VariantConfig
+  forward: Forward | None = None

@@ -18,11 +18,9 @@ _PASSES_INDICES = ("Reshape", "Identity", "Cast", "ExpandDims", "Squeeze")
 
 
 class SparseGradient(NamedTuple):
-  """Gradient of a variable that only lookups read.
+  """Slices of each lookup, and whether its indices depend on the batch.
 
-  Attributes:
-    lookups: slices of each lookup.
-    of_batch: whether the indices of each lookup depend on the batch.
+  Only lookups read the variable.
   """
 
   lookups: tuple[tf.IndexedSlices, ...]
@@ -34,15 +32,12 @@ def followed(
   lookups: Mapping[str, bool],
   batch: Collection[str],
 ) -> SparseGradient:
-  """Splits a sparse gradient into the gradients of single lookups.
+  """Splits a sparse gradient of a microbatch into those of single lookups.
 
   Args:
-    gradient: the gradient of one microbatch.
+    gradient: the gradient.
     lookups: name of an index tensor -> whether it depends on the batch.
     batch: names of the microbatch's data tensors.
-
-  Raises:
-    ExtractionError: a lookup's dependence on the batch cannot be determined.
   """
   shape = gradient.dense_shape
   pairs = _pairs(gradient.values, gradient.indices)

@@ -51,8 +51,7 @@ def cut(
 ) -> Iterator[dict[int, tf.Tensor]]:
   """Replaces the variables by a microbatch's rows in this context.
 
-  Yields:
-    Index of a variable -> the rows last assigned to it.
+  Yields the rows last assigned, by index of a variable.
   """
   assigned: dict[int, tf.Tensor] = {}
   layers = _stateful(model) if variables else []

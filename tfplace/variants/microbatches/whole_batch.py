@@ -9,7 +9,8 @@ placeholder for the sum of a recorded tensor over all microbatches.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -18,6 +19,7 @@ from keras.src.backend import get_keras_mask
 from keras.src.losses.loss import squeeze_or_expand_to_same_rank
 
 from tfplace.errors import ExtractionError
+from tfplace.graph.paths import reached
 from tfplace.variants.microbatches import graph_copies
 
 _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
@@ -295,17 +297,18 @@ class _LossOfWhole:
 
   def __call__(self, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
     loss = self._loss
+
+    def convert(value: Any) -> Any:
+      return keras.ops.convert_to_tensor(value, dtype=loss.dtype)
+
     masks = [get_keras_mask(y_pred)]
     with keras.name_scope(loss.name):
-      convert = _converter(loss.dtype)
       y_pred = keras.tree.map_structure(convert, y_pred)
       y = keras.tree.map_structure(convert, y)
       values = loss.call(y, y_pred)
       masks.append(get_keras_mask(values))
       known = [mask for mask in masks if mask is not None]
-      mask = known[0] if known else None
-      if len(known) > 1:
-        mask = known[0] & known[1]
+      mask = functools.reduce(operator.and_, known) if known else None
       if sample_weight is not None:
         sample_weight = convert(sample_weight)
       return self._whole.reduced(
@@ -313,37 +316,30 @@ class _LossOfWhole:
       )
 
 
-def _converter(dtype: str) -> Callable[[Any], Any]:
-  return lambda value: keras.ops.convert_to_tensor(value, dtype=dtype)
-
-
 def check_losses(model: keras.Model) -> None:
   """Raises ExtractionError for a loss that reduces its own values."""
   losses = getattr(model._compile_loss, "_flat_losses", None)
   for entry in losses or []:
     loss = getattr(entry, "loss", entry)
-    own = getattr(loss, "fn", loss)
+    function = getattr(loss, "fn", loss)
     if type(loss).__call__ is not keras.losses.Loss.__call__:
+      name = getattr(function, "__name__", type(function).__name__)
       raise ExtractionError(
-        f"the step of model {model.name!r} cannot be split: its loss"
-        f" {getattr(own, '__name__', type(own).__name__)!r} reduces its values"
+        f"the step of model {model.name!r} cannot be split: its loss {name!r}"
+        " reduces its values"
         " by itself: give it a call() that returns one value per example"
       )
 
 
 def compiled_metrics(model: keras.Model) -> list[keras.Metric]:
   """Lists the metrics that a step updates, even nested, except of losses."""
-  losses = list(getattr(model._compile_loss, "metrics", ()))
-  found: list[keras.Metric] = []
-  waiting = list(model.metrics)
-  while waiting:
-    metric = waiting.pop(0)
-    inner = getattr(metric, "_flat_metrics", None)
-    if inner is not None:  # Keras' own container of compiled metrics
-      waiting += [m for m in getattr(metric, "metrics", ()) if m is not metric]
-    elif not any(metric is known for known in (*losses, *found)):
-      found.append(metric)
-  return found
+
+  def is_container(metric: keras.Metric) -> bool:
+    return getattr(metric, "_flat_metrics", None) is not None
+
+  losses = getattr(model._compile_loss, "metrics", ())
+  every = reached(model.metrics, lambda m: m.metrics if is_container(m) else ())
+  return [m for m in every if m not in losses and not is_container(m)]
 
 
 @contextlib.contextmanager

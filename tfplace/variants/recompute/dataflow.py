@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfplace.extraction.nodes import reached
+from tfplace.extraction.nodes import predecessors
 from tfplace.graph.op_names import GRADIENT_SCOPE
+from tfplace.graph.paths import reached
 
 _SEED = ("Const", "Fill", "OnesLike")  # Types of the loss's own gradient.
 _SHAPE_ONLY = frozenset(("Shape", "ShapeN", "Size", "Rank"))
@@ -49,7 +50,7 @@ class Dataflow:
     )
     self.readers: list[set[int]] = [set() for _ in self.ops]
     for i, op in enumerate(self.ops):
-      for before in (*(t.op for t in op.inputs), *op.control_inputs):
+      for before in predecessors(op):
         self.readers[self.index[before.name]].add(i)
 
   def add_node(
@@ -63,17 +64,9 @@ class Dataflow:
     self.index.update(dict.fromkeys(names, node))
 
   def producer(self, tensor: tf.Tensor) -> int:
-    """Returns the position of the op that produces a tensor."""
     return self.index[tensor.op.name]
 
-  def producers(self, position: int) -> set[int]:
-    """Returns the positions of the ops that an op reads or waits for."""
-    op = self.ops[position]
-    before = (*(tensor.op for tensor in op.inputs), *op.control_inputs)
-    return {self.index[op.name] for op in before}
-
   def consumers(self, tensor: tf.Tensor) -> list[int]:
-    """Returns the positions of the ops that read a tensor."""
     return [self.index[op.name] for op in tensor.consumers()]
 
   def can_clone(self, position: int) -> bool:
@@ -107,11 +100,11 @@ class Dataflow:
   @functools.cached_property
   def _backward(self) -> set[int]:
     """Ops that compute gradients or what gradients need; no metrics."""
-    found = set(self.gradients)
+    needed = set(self.gradients)
     for i in reversed(range(self.first_backward, len(self.ops))):
-      if not found.isdisjoint(self.readers[i]):
-        found.add(i)
-    return found
+      if not needed.isdisjoint(self.readers[i]):
+        needed.add(i)
+    return needed
 
   @functools.cached_property
   def gradients(self) -> set[int]:

@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfplace.extraction.layers import LayerRecorder
-from tfplace.extraction.nodes import reached
 from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.paths import reached
 from tfplace.graph.recompute import SCOPE
 from tfplace.variants.recompute.dataflow import Dataflow
 from tfplace.variants.recompute.segments import Segment, find_segments
@@ -25,12 +25,7 @@ from tfplace.variants.recompute.segments import Segment, find_segments
 def applied(model: Any, config: VariantConfig) -> Iterator[None]:
   """Rewrites the training step that is traced inside the context.
 
-  Args:
-    model: the Keras model of the step.
-    config: what the step recomputes; its count is ignored.
-
-  Raises:
-    ExtractionError: a name of the config matches no layer.
+  An ExtractionError says which name of the config matches no layer.
   """
   if config.recompute.is_none:
     yield
@@ -59,9 +54,8 @@ def rewritten(
 def recompute(graph: Any, flow: Dataflow, segments: Sequence[Segment]) -> int:
   """Clones segments, and makes the backward pass read the clones.
 
-  Returns:
-    The number of clones. A segment has none if the backward pass reads nothing
-    of it, or if no gradient arrives at it.
+  A segment has no clones if the backward pass reads nothing of it, or if no
+  gradient arrives at it. Returns the number of clones.
   """
   owner = {op: i for i, ops in enumerate(segments) for op in ops}
   count = 0
@@ -131,9 +125,9 @@ def _first_gradient(
       if op < len(flow.ops)
       for tensor in flow.ops[op].inputs
     }
-    found = (inputs & flow.gradients & arrived) - late
-    if found:
-      return min(found)
+    arrivals = (inputs & flow.gradients & arrived) - late
+    if arrivals:
+      return min(arrivals)
   return None
 
 

@@ -31,9 +31,6 @@ def find_segments(
     config: what to recompute.
     layers: op name -> names of its layers, innermost first.
     model: the Keras model, for messages.
-
-  Raises:
-    ExtractionError: a name matches no layer.
   """
   if config.ops:
     return [
@@ -49,12 +46,12 @@ def find_segments(
     return _balanced(flow, inside)
   known = {layer.name for layer in model._flatten_layers()}
   wanted = [_matching(names, known, model.name) for names in config.layers]
-  found: dict[Any, Segment] = {}
+  by_layer: dict[Any, Segment] = {}
   for i in inside:
     key = _key(layers[flow.ops[i].name], wanted, config.layers)
     if key is not None:
-      found.setdefault(key, set()).add(i)
-  parts = [part for ops in found.values() for part in _connected(flow, ops)]
+      by_layer.setdefault(key, set()).add(i)
+  parts = [part for ops in by_layer.values() for part in _connected(flow, ops)]
   return sorted(parts, key=min)
 
 
@@ -65,7 +62,7 @@ def _is_large(flow: Dataflow, position: int) -> bool:
 def _matching(
   names: Sequence[str], known: set[str], model: str
 ) -> frozenset[str]:
-  found: set[str] = set()
+  layers: set[str] = set()
   for name in names:
     matches = {name} & known or set(fnmatch.filter(known, name))
     if not matches:
@@ -74,12 +71,12 @@ def _matching(
       raise ExtractionError(
         f"recompute names {name!r}, which is no layer of model {model!r}{meant}"
       )
-    found |= matches
-  return frozenset(found)
+    layers |= matches
+  return frozenset(layers)
 
 
 def _key(
-  mine: Sequence[str],
+  layers: Sequence[str],
   wanted: Sequence[frozenset[str]],
   requests: Sequence[Sequence[str]],
 ) -> Any:
@@ -88,9 +85,9 @@ def _key(
   The outermost layer that matches is recomputed.
   """
   for number, (names, request) in enumerate(zip(wanted, requests, strict=True)):
-    for depth in reversed(range(len(mine))):
-      if mine[depth] in names:
-        return number if len(request) > 1 else tuple(mine[depth:])
+    for depth in reversed(range(len(layers))):
+      if layers[depth] in names:
+        return number if len(request) > 1 else tuple(layers[depth:])
   return None
 
 

@@ -73,15 +73,15 @@ def compile_units(
   lowering = Lowering(graph, shaped)
   refused: dict[tf.Operation, str] = {}
   while True:
-    found = _grouped(flow, unit_of, turn_of, shaped, refused)
-    made = functions(flow, found)
-    new = lowering.refused(made)
+    group_of = _grouped(flow, unit_of, turn_of, shaped, refused)
+    compiled = functions(flow, group_of)
+    new = lowering.refused(compiled)
     if not new:
       break
     refused |= new
-  if not made:
+  if not compiled:
     return Compiled({}, list(results), refused)
-  calls, replaced, call_of = put_calls(graph, flow, made)
+  calls, replaced, call_of = put_calls(graph, flow, compiled)
   listed, listing = flow.listed(call_of), graph.get_operations
   count = len(listing())
   # As ops are listed, TensorFlow adds control edges between those of one
@@ -130,21 +130,21 @@ def _grouped(
         refused[op] = UNKNOWN_SHAPE
     elif merges and forming.joins(shaped[op.name]):
       keys[i] = i, op.device
-  found = convex.convex_groups(keys, flow.before, flow.order)
+  group_of = convex.convex_groups(keys, flow.before, flow.order)
   if merges:
-    labels = order.merged(flow, found, turn_of)
-    found = convex.convex_groups(
+    labels = order.merged(flow, group_of, turn_of)
+    group_of = convex.convex_groups(
       labels, flow.before, flow.order, first_fit=True
     )
-  return found
+  return group_of
 
 
-def functions(flow: Flow, found: Sequence[int]) -> list[Unit]:
+def functions(flow: Flow, group_of: Sequence[int]) -> list[Unit]:
   """Makes the functions of groups that are worth a call."""
   members: dict[int, list[tf.Operation]] = {}
   for i in flow.order:
-    if found[i] >= 0:
-      members.setdefault(found[i], []).append(flow.ops[i])
+    if group_of[i] >= 0:
+      members.setdefault(group_of[i], []).append(flow.ops[i])
   return [
     unit
     for group in members.values()
@@ -162,8 +162,7 @@ def put_calls(
 ]:
   """Lets what is outside of units read and follow their calls.
 
-  Returns:
-    Call -> ops, old tensor -> new tensor, and name of an op -> its call.
+  Returns call -> ops, old tensor -> new tensor, and name of an op -> its call.
   """
   calls = add_calls(graph, made)
   replaced: dict[Any, tf.Tensor] = {}
@@ -190,18 +189,11 @@ def _redirect(
     new = replaced.get(tensor.ref())
     if new is not None:
       op._update_input(i, new)
-  controls = op.control_inputs
-  if any(control.name in call_of for control in controls):
+  controls = dict.fromkeys(call_of.get(c.name, c) for c in op.control_inputs)
+  controls.pop(op, None)
+  if list(controls) != list(op.control_inputs):
     op._remove_all_control_inputs()
-    op._add_control_inputs(
-      list(
-        {
-          found.name: found
-          for control in controls
-          if (found := call_of.get(control.name, control)) is not op
-        }.values()
-      )
-    )
+    op._add_control_inputs(list(controls))
 
 
 def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
@@ -226,13 +218,13 @@ def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
           given[tensor.name] = tf.compat.v1.placeholder(tensor.dtype, shape)
           copy_handle_data(tensor, given[tensor.name])
       try:
-        found = tf.graph_util.import_graph_def(
+        copies = tf.graph_util.import_graph_def(
           graph_def, given, names, name="copy"
         )
       except ValueError:  # The step does not take batches of this size.
         continue
     inputs = {own[name[:-2]].name: t.op for name, t in given.items()}
-    return {**inputs, **dict(zip(names, found, strict=True))}
+    return {**inputs, **dict(zip(names, copies, strict=True))}
   return own
 
 
@@ -243,7 +235,7 @@ def _with_single_shapes(
 
   TensorFlow evaluates what follows from the first, but not from the other.
   """
-  found = list(given)
+  result = list(given)
   shape_of: dict[tuple[str, int], str] = {}
   for node in given:
     node.attr.pop("_class", None)
@@ -254,8 +246,8 @@ def _with_single_shapes(
         for key in ("T", "out_type"):
           one.attr[key].CopyFrom(node.attr[key])
         shape_of[node.name, i] = one.name
-        found.append(one)
+        result.append(one)
   for node in given:
     for i, text in enumerate(node.input):
       node.input[i] = shape_of.get(nodes.split_tensor(text), text)
-  return found
+  return result

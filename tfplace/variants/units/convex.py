@@ -1,6 +1,8 @@
 """Convex groups of the nodes of a graph."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
+
+from tfplace.graph.paths import reached
 
 
 def convex_groups(
@@ -25,7 +27,7 @@ def convex_groups(
   Returns:
     Group of each node; -1 without one.
   """
-  dag, found = _Dag(), [-1] * len(keys)
+  dag, group_of = _Dag(), [-1] * len(keys)
   vertex: dict[int, int] = {}
   open_groups: dict[Hashable, list[int]] = {}
   group: dict[int, int] = {}
@@ -41,8 +43,8 @@ def convex_groups(
         group[at] = len(group)
         open_groups[key] = [*known, at] if first_fit else [at]
     vertex[node] = at
-    found[node] = group.get(at, -1)
-  return found
+    group_of[node] = group.get(at, -1)
+  return group_of
 
 
 class _Dag:
@@ -73,31 +75,20 @@ class _Dag:
     late = [other for other in before if place[other] > first]
     if late:
       end = max(place[other] for other in late)
-      ahead = self._reached([vertex], self._after, lambda at: at <= end)
-      if not ahead.isdisjoint(late):
+      ahead = reached(
+        [vertex], lambda at: [o for o in self._after[at] if place[o] <= end]
+      )
+      if not ahead.keys().isdisjoint(late):
         return False
-      behind = self._reached(late, self._before, lambda at: at > first)
+      behind = reached(
+        late, lambda at: [o for o in self._before[at] if place[o] > first]
+      )
       moved = sorted(behind, key=place.__getitem__)
       moved += sorted(ahead, key=place.__getitem__)
-      for other, at in zip(
-        moved, sorted(place[one] for one in moved), strict=True
-      ):
+      places = sorted(place[other] for other in moved)
+      for other, at in zip(moved, places, strict=True):
         place[other] = at
     self._before[vertex] |= before
     for other in before:
       self._after[other].add(vertex)
     return True
-
-  def _reached(
-    self,
-    starts: list[int],
-    neighbors: list[set[int]],
-    is_near: Callable[[int], bool],
-  ) -> set[int]:
-    found, stack = set(starts), list(starts)
-    while stack:
-      for other in neighbors[stack.pop()]:
-        if other not in found and is_near(self._place[other]):
-          found.add(other)
-          stack.append(other)
-    return found

@@ -101,12 +101,7 @@ def _is_static(op: tf.Operation) -> bool:
 
 
 def key_by_name(name: str, layers: Collection[str]) -> Hashable:
-  """Returns what ops of one unit share, as far as a name tells.
-
-  Args:
-    name: name of the op.
-    layers: names of the model's layers.
-  """
+  """Returns what ops of one unit share, as far as their names tell."""
   is_backward = is_gradient(name_in_whole(name))
   scopes, _ = _layer_by_name(name, layers)
   return microbatch_of(name), segment_of(name), is_backward, scopes
@@ -187,10 +182,12 @@ def form(graph: OpGraph, tf_graph: tf.Graph) -> np.ndarray:
     for start, end in itertools.pairwise(offsets.tolist())
   ]
   order = [op for op in graph.topological_order.tolist() if not inlined[op]]
-  found = np.array(convex.convex_groups(keys, before, order), np.int64)
-  members = np.bincount(found[found >= 0], minlength=1)
-  is_kept = (members[found] > 1) | np.array(list(map(is_random, graph.types)))
-  return np.where((found >= 0) & is_kept, found, -1)
+  group_of = np.array(convex.convex_groups(keys, before, order), np.int64)
+  members = np.bincount(group_of[group_of >= 0], minlength=1)
+  is_kept = (members[group_of] > 1) | np.array(
+    list(map(is_random, graph.types))
+  )
+  return np.where((group_of >= 0) & is_kept, group_of, -1)
 
 
 def _scope(name: str, ops: Collection[str]) -> str:
@@ -205,5 +202,5 @@ def _passes(graph: OpGraph) -> np.ndarray:
   if phases.is_split(graph):
     return phases.phases(graph)
   forward, backward = phases.FORWARD, phases.BACKWARD
-  found = np.where(phases.is_forward(graph), forward, backward)
-  return np.where(phases.updates(graph), phases.UPDATE, found)
+  others = np.where(phases.is_forward(graph), forward, backward)
+  return np.where(phases.updates(graph), phases.UPDATE, others)

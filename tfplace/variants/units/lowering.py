@@ -48,11 +48,11 @@ class Lowering:
 
     Without them, XLA may refuse further ops.
     """
-    found: dict[tf.Operation, str] = {}
+    reasons: dict[tf.Operation, str] = {}
     for unit in made:
       error, ops = self._error(unit)
-      found |= dict.fromkeys(ops, _reason(error))
-    return found
+      reasons |= dict.fromkeys(ops, _reason(error))
+    return reasons
 
   def _error(self, unit: Unit) -> tuple[str, list[tf.Operation]]:
     """Returns XLA's error, or "", and the ops of the unit at fault."""
@@ -84,8 +84,8 @@ class Lowering:
       with context.eager_mode(), tf.device(device):
         self._stand_ins.append(tf.Variable(tf.zeros(shape, dtype)))
       self._handles[tensor.ref()] = self._stand_ins[-1].handle
-    found = self._handles.get(tensor.ref())
-    return found if isinstance(found, tf.__internal__.EagerTensor) else None
+    handle = self._handles.get(tensor.ref())
+    return handle if isinstance(handle, tf.__internal__.EagerTensor) else None
 
 
 def _device_of(unit: Unit) -> str:
@@ -179,12 +179,7 @@ def _reason(error: str) -> str:
 def refusal_note(
   refused: Mapping[tf.Operation, str], layer_of: Callable[[str], str]
 ) -> str:
-  """Returns a sentence about ops that XLA refuses.
-
-  Args:
-    refused: ops and reasons.
-    layer_of: layer of an op by name, or "".
-  """
+  """Returns a sentence about ops that XLA refuses, by layer of an op."""
   op, why = next(iter(refused.items()))
   layer = layer_of(op.name)
   where = f" of layer {layer!r}" if layer else ""

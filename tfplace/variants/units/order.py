@@ -1,7 +1,6 @@
 """Order of a graph's ops, and which units of a device may be merged."""
 
-import graphlib
-import heapq
+import collections
 from collections.abc import (
   Callable,
   Container,
@@ -11,14 +10,17 @@ from collections.abc import (
   Sequence,
   Set,
 )
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from tfplace.extraction.nodes import predecessors
 from tfplace.graph.microbatches import microbatch_of
+from tfplace.graph.paths import smallest_first
 from tfplace.variants.units import forming
 
 READ = "ReadVariableOp"
+_Part: TypeAlias = tuple[str, int | None]  # Device and microbatch.
 
 
 class Flow:
@@ -45,7 +47,7 @@ class Flow:
   ) -> None:
     self.ops, self.wanted = ops, wanted
     index = {op.name: i for i, op in enumerate(ops)}
-    before = [[index[other.name] for other in _before(op)] for op in ops]
+    before = [[index[other.name] for other in predecessors(op)] for op in ops]
     self.earlier: dict[str, list[str]] = {}
     after: dict[int, list[int]] = {}
     self.later = list(later)
@@ -53,7 +55,7 @@ class Flow:
       before[other].append(one)
       after.setdefault(one, []).append(other)
       self.earlier.setdefault(ops[other].name, []).append(ops[one].name)
-    order = _sorted(dict(enumerate(before)))
+    order = smallest_first(dict(enumerate(before)))
     place = {i: at for at, i in enumerate(order)}
     self.copied = {i for i, op in enumerate(ops) if _is_inlined(op)}
     self.same: dict[str, tf.Tensor] = {}
@@ -96,7 +98,7 @@ class Flow:
     ]
     number = {op.name: i for i, op in enumerate(ops)}
     before = {
-      i: {number[o.name] for o in _before(op)} for i, op in enumerate(ops)
+      i: {number[o.name] for o in predecessors(op)} for i, op in enumerate(ops)
     }
     known = [number.get(call_of.get(op.name, op).name) for op in self.ops]
     pairs = [(a, b) for b, them in enumerate(self.before) for a in them]
@@ -104,7 +106,7 @@ class Flow:
       a, b = known[first], known[second]
       if a is not None and b is not None and a != b:
         before[b].add(a)
-    return [ops[i] for i in _sorted(before)]
+    return [ops[i] for i in smallest_first(before)]
 
   def _is_inside(self, op: tf.Operation, units_: Container[str]) -> bool:
     """Returns whether an op's tensor has readers, and all are ops of units."""
@@ -121,7 +123,7 @@ class Flow:
 
 
 def merged(
-  flow: Flow, found: Sequence[int], turn_of: Callable[[str], int | None]
+  flow: Flow, unit_of: Sequence[int], turn_of: Callable[[str], int | None]
 ) -> list[Hashable | None]:
   """Returns a key of each op that units share which may be merged.
 
@@ -130,71 +132,49 @@ def merged(
   another microbatch is between them.
 
   Args:
-    found: unit of each op, or -1.
+    unit_of: unit of each op, or -1.
     turn_of: turn of an op by name, or None in order of arrival.
   """
-  ops = flow.ops
-  vertex = [at if at >= 0 else -1 - i for i, at in enumerate(found)]
-  first: dict[int, int] = {}
-  earlier: dict[int, dict[int, None]] = {}
+  vertex = [at if at >= 0 else -1 - i for i, at in enumerate(unit_of)]
+  part: dict[int, _Part] = {}
+  before: dict[int, set[int]] = {}
   turns: dict[int, float] = {}
   for i in flow.order:
-    at = vertex[i]
-    first.setdefault(at, i)
-    turn = turn_of(ops[i].name)
+    op, at = flow.ops[i], vertex[i]
+    part.setdefault(at, (op.device, microbatch_of(op.name)))
+    before.setdefault(at, set()).update(vertex[j] for j in flow.before[i])
+    before[at].discard(at)
+    turn = turn_of(op.name)
     if turn is not None:
       turns[at] = min(turns.get(at, turn), turn)
-    earlier.setdefault(at, {}).update(
-      {vertex[j]: None for j in flow.before[i] if vertex[j] != at}
-    )
-  part = {
-    at: (ops[i].device, microbatch_of(ops[i].name)) for at, i in first.items()
+  apart = {
+    at: [other for other in earlier if _is_apart(part[other], part[at])]
+    for at, earlier in before.items()
   }
-
-  def is_apart(one: int, other: int) -> bool:
-    """Returns whether a transfer or another microbatch is between vertices."""
-    (device, mine), (far, its) = part[one], part[other]
-    is_sent = bool(device) and bool(far) and device != far
-    return is_sent or (None not in (mine, its) and mine != its)
-
-  sends = {b for a, them in earlier.items() for b in them if is_apart(b, a)}
-  sequence = sorted(_sorted(earlier), key=lambda at: turns.get(at, 0))
-  count: dict[Hashable, int] = {}
-  ended: set[Hashable] = set()
-  last: dict[str, Hashable] = {}
+  sends = {other for others in apart.values() for other in others}
+  count: collections.Counter[_Part] = collections.Counter()
+  ended: set[_Part] = set()
+  last: dict[str, _Part] = {}
   label: dict[int, Hashable] = {}
-  for at in sequence:
+  for at in sorted(smallest_first(before), key=lambda at: turns.get(at, 0)):
     if at < 0:
       continue
     key = part[at]
     is_next = not turns or last.get(key[0], key) == key
-    waits = any(is_apart(b, at) for b in earlier[at])
-    if waits or key in ended or not is_next:
-      count[key] = count.get(key, 0) + 1
+    if apart[at] or key in ended or not is_next:
+      count[key] += 1
       ended.discard(key)
     last[key[0]] = key
-    label[at] = key, count.get(key, 0)
+    label[at] = key, count[key]
     if at in sends:
       ended.add(key)
   return [label.get(at) for at in vertex]
 
 
-def _before(op: tf.Operation) -> list[tf.Operation]:
-  return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-
-
-def _sorted(before: Mapping[int, Iterable[int]]) -> list[int]:
-  """Returns nodes after their predecessors, else by number."""
-  sorter = graphlib.TopologicalSorter(before)
-  sorter.prepare()
-  ready: list[int] = []
-  result = []
-  while sorter.is_active():
-    for node in sorter.get_ready():
-      heapq.heappush(ready, node)
-    result.append(heapq.heappop(ready))
-    sorter.done(result[-1])
-  return result
+def _is_apart(one: _Part, other: _Part) -> bool:
+  """Returns whether a transfer or another microbatch is in between."""
+  is_sent = bool(one[0]) and bool(other[0]) and one[0] != other[0]
+  return is_sent or (None not in (one[1], other[1]) and one[1] != other[1])
 
 
 def _is_inlined(op: tf.Operation) -> bool:

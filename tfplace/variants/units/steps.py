@@ -38,7 +38,7 @@ def placed_calls(
     tf.import_graph_def(_with_feed_shapes(traced), name="")
     for op in tf_graph.get_operations():
       op._set_device(devices.get(op.name, ""))
-    found = compile_units(
+    compiled = compile_units(
       tf_graph,
       lambda op: unit_of.get(op.name),
       results=_fetched(tf_graph, traced),
@@ -46,18 +46,20 @@ def placed_calls(
       turn_of=turns.get,
     )
     if turns:
-      op_order.chain_calls(tf_graph, found.calls, lambda op: turns.get(op.name))
+      op_order.chain_calls(
+        tf_graph, compiled.calls, lambda op: turns.get(op.name)
+      )
     names = {op.name for op in tf_graph.get_operations()}
     graph_def = tf_graph.as_graph_def()
   kept = [node for node in graph_def.node if node.name in names]
   del graph_def.node[:]
   graph_def.node.extend(kept)
-  call_of = {op.name: c.name for c, ops in found.calls.items() for op in ops}
+  call_of = {op.name: c.name for c, ops in compiled.calls.items() for op in ops}
   targets = dict.fromkeys(call_of.get(name, name) for name in traced.targets)
   return dataclasses.replace(
     traced,
     graph_def=graph_def,
-    fetches=tuple(tensor.name for tensor in found.results),
+    fetches=tuple(tensor.name for tensor in compiled.results),
     targets=tuple(targets),
   )
 
@@ -65,11 +67,8 @@ def placed_calls(
 def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
   """Returns a step whose nodes are the ops of its graph of units.
 
-  Units that XLA refuses are calls, too, which the executor runs.
-
-  Args:
-    traced: the step without units.
-    graph: its graph, see `cost.unit_costs`; any other is of the step's own ops.
+  Units that XLA refuses are calls, too, which the executor runs. A graph
+  without units, see `cost.unit_costs`, is of the step's own ops.
   """
   if not graph.members:
     return traced
@@ -96,29 +95,26 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
     results = [replaced.get(tensor.ref(), tensor) for tensor in results]
     name_of = {call.name: unit_of[ops[0].name] for call, ops in calls.items()}
     whole = tf_graph.as_graph_def()
+
+  def renamed(text: str) -> str:
+    source, output = nodes.split_tensor(text)
+    return nodes.join_tensor(name_of.get(source, source), output)
+
   result = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
-  kept = set(graph.index)
+  missing = set(graph.index)
   for node in whole.node:
     name = name_of.get(node.name, node.name)
-    if name not in kept:
-      continue
-    kept.discard(name)
-    added = result.node.add()
-    added.CopyFrom(node)
-    added.name = name
-    for i, text in enumerate(node.input):
-      source, output = nodes.split_tensor(text)
-      added.input[i] = nodes.join_tensor(name_of.get(source, source), output)
-  if kept:
-    name = min(kept)
+    if name in missing:
+      missing.discard(name)
+      node.name = name
+      node.input[:] = map(renamed, node.input)
+      result.node.append(node)
+  if missing:
+    name = min(missing)
     raise ExtractionError(
       f"unit {name!r} of {traced.name!r} is not a unit of the traced step",
       op=name,
     )
-  fetches = []
-  for tensor in results:
-    source = tensor.op.name
-    fetches.append(f"{name_of.get(source, source)}:{tensor.value_index}")
   layers = {
     unit: traced.layers[member]
     for member, unit in unit_of.items()
@@ -127,7 +123,10 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
   return dataclasses.replace(
     traced,
     graph_def=result,
-    fetches=tuple(fetches),
+    fetches=tuple(
+      f"{name_of.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}"
+      for tensor in results
+    ),
     layers={**traced.layers, **layers},
   )
 

@@ -35,7 +35,7 @@ def follow(
   given: Mapping[str, Value],
   has_statistics: Callable[[str], bool] = lambda op: False,
 ) -> dict[str, Value]:
-  """Computes the abstract value of every tensor of a graph.
+  """Computes the abstract value of every tensor of a graph, by name.
 
   Args:
     first: the graph at the first batch size.
@@ -45,13 +45,10 @@ def follow(
     has_statistics: name of an op -> whether it belongs to a layer that may
       compute its batch statistics per microbatch.
 
-  Returns:
-    Tensor name -> abstract value.
-
   Raises:
     Mixes: the graphs have different ops.
   """
-  found: dict[str, Value] = {}
+  known: dict[str, Value] = {}
   twins: dict[str, str] = {}  # tensor of the second graph -> of the first
   pairs = _aligned(first, second)
   if pairs is None:
@@ -67,29 +64,29 @@ def follow(
       values = [given.get(one.outputs[0].name, FIXED)]
     else:
       inputs = [
-        _input(found, tensor, twins.get(twin.name))
+        _input(known, tensor, twins.get(twin.name))
         for tensor, twin in zip(one.inputs, other.inputs, strict=False)
       ]
       values = _outputs(OpPair(one, other, sizes), inputs, has_statistics)
     for tensor, value in zip(one.outputs, values, strict=True):
-      found[tensor.name] = value
+      known[tensor.name] = value
     if other is not None:
       twins |= {
         twin.name: tensor.name
         for tensor, twin in zip(one.outputs, other.outputs, strict=False)
       }
-  return found
+  return known
 
 
 _SOME_SIZES = "is traced for some numbers of examples only"
 
 
 def _input(
-  found: Mapping[str, Value], tensor: tf.Tensor, twin: str | None
+  known: Mapping[str, Value], tensor: tf.Tensor, twin: str | None
 ) -> Value:
   if twin != tensor.name:
     return Mixed(tensor.op.name, tensor.op.type, _SOME_SIZES)
-  return found[tensor.name]
+  return known[tensor.name]
 
 
 def have_same_ops(first: tf.Graph, second: tf.Graph) -> bool:
@@ -106,7 +103,7 @@ def _aligned(
 ) -> list[tuple[tf.Operation, tf.Operation | None]] | None:
   """Pairs the ops of two traces, in the order of the first.
 
-  If the traces differ, constants and fills are paired by name and other ops by
+  Constants and fills of traces that differ are paired by name, and other ops by
   order. Returns None if other ops differ.
   """
   ops = first.get_operations(), second.get_operations()

@@ -54,9 +54,6 @@ def follow_axes(
     result: names of the axes of the output.
     why: how the op mixes examples along an axis that it combines.
     total: "sum" or "mean" if the op adds up along axes that the result lacks.
-
-  Raises:
-    Mixes: the op mixes examples.
   """
   reduced = [value for value in inputs if isinstance(value, Reduced)]
   others = [value for value in inputs if value != FIXED]

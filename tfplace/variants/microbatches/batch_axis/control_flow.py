@@ -107,8 +107,8 @@ def _called(
 ) -> list[Value]:
   first, second = graphs
   given = {t.name: v for t, v in zip(first.inputs, inputs, strict=True)}
-  found = analysis.follow(first, second, op.sizes, given)
-  return [found[tensor.name] for tensor in first.outputs]
+  values = analysis.follow(first, second, op.sizes, given)
+  return [values[tensor.name] for tensor in first.outputs]
 
 
 @rule("TensorListReserve", "EmptyTensorList", sizes=True)

@@ -224,20 +224,21 @@ def _selected(
     raise Mixes("takes one example of the batch")
   if indices[0] != indices[1]:
     for other in {*range(len(shapes[0]))} - {rows.axis}:
-      ours, theirs = (
+      before, after = (
         _taken(shape, other, index)[1]
         for shape, index in zip(shapes, indices, strict=True)
       )
-      if not np.array_equal(ours, theirs):
+      if not np.array_equal(before, after):
         raise Mixes(COUNT)
-  found = list(zip((first, second), op.sizes, strict=True))
+  selected = list(zip((first, second), op.sizes, strict=True))
   if rows.uniform:
     if len(first) == len(second):
       return FIXED
-    if all(len(entries) % size == 0 for entries, size in found):
+    if all(len(entries) % size == 0 for entries, size in selected):
       return Rows(axis, 1, len(first) // op.sizes[0], uniform=True)
   results = {
-    rows_of(entries // rows.inner % size, size, axis) for entries, size in found
+    rows_of(entries // rows.inner % size, size, axis)
+    for entries, size in selected
   }
   if len(results) > 1:
     raise Mixes("takes some examples of the batch, or changes their order")
@@ -297,12 +298,7 @@ def _broadcast_to(op: OpPair, inputs: list[Value]) -> Value:
 def made(op: OpPair, before: Shapes | None = None) -> Value:
   """Returns the value of a tensor repeated per example, or of random rows.
 
-  Args:
-    op: an op whose output shape depends on the number of examples.
-    before: shapes of the tensor before repetition; scalars by default.
-
-  Raises:
-    Mixes: several axes depend on the number of examples.
+  `before` are the shapes of the tensor before repetition, scalars by default.
   """
   axes = _varying(op.out_shapes())
   if not axes:
