@@ -129,6 +129,14 @@ class VariantConfig:
         " give sizes that add up to the batch, or their number"
       )
 
+  def with_count(
+    self, count: int, max_in_flight: int | None = None
+  ) -> "VariantConfig":
+    """Returns the variant in other, equal microbatches."""
+    return dataclasses.replace(
+      self, count=count, max_in_flight=max_in_flight, sizes=None
+    )
+
   @property
   def words(self) -> str:
     """Number and sizes: "4 microbatches of 10, 10, 2 and 2 examples"."""

@@ -68,12 +68,9 @@ def make_plan(
       if not config.chooses_microbatches:
         raise
       unchecked = f"the step is left whole: {error}"
+      whole = config.variant.with_count(1)
       chosen = dataclasses.replace(
-        config,
-        variant=dataclasses.replace(
-          config.variant, count=1, max_in_flight=None, sizes=None
-        ),
-        chooses_microbatches=False,
+        config, variant=whole, chooses_microbatches=False
       )
       outcome = choose_variant(steps, chosen, stage)
   # Phase 3: find what to compare with.
@@ -117,12 +114,7 @@ def _with_alternatives(
       known = {t.variant.count for t in tried if t.variant.max_in_flight == 1}
       counts = [count for count in (2, 4, 8, 16) if count not in known]
   for count in counts:
-    variant = dataclasses.replace(
-      config.variant,
-      count=count,
-      max_in_flight=1 if count > 1 else None,
-      sizes=None,
-    )
+    variant = config.variant.with_count(count, 1 if count > 1 else None)
     what = f" of one device with the step {in_words(variant)}"
     try:
       with show("estimate", what):

@@ -103,7 +103,7 @@ def _variants(
   return {
     "recomputation": [dataclasses.replace(config, recompute=everything)],
     "microbatches": [
-      dataclasses.replace(config, count=count, max_in_flight=1)
+      config.with_count(count, 1)
       for count in _MICROBATCH_COUNTS
       if count <= most
     ],

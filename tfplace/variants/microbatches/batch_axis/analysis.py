@@ -6,9 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.variants.microbatches.batch_axis.values import (
-  COUNT,
   FIXED,
-  NUMBERS,
   RULES,
   SIZED,
   Fixed,
@@ -20,6 +18,7 @@ from tfplace.variants.microbatches.batch_axis.values import (
   Rule,
   Sized,
   Value,
+  Why,
   static_value,
 )
 
@@ -191,7 +190,7 @@ def _transferred(op: OpPair, inputs: list[Value]) -> Value | Sequence[Value]:
     result = _by_rule(op, rule, inputs)
     if isinstance(result, Sequence) or _is_numbered(result):
       return result
-  raise Mixes(NUMBERS)
+  raise Mixes(Why.NUMBERS)
 
 
 def _is_numbered(value: Value) -> bool:
@@ -211,7 +210,7 @@ def _by_rule(
     if rule is None or not rule.sizes:
       return _of_sizes(op)
   elif Sized in kinds and not (rule and rule.sizes):
-    raise Mixes(COUNT)
+    raise Mixes(Why.COUNT)
   if rule is None:
     raise Mixes("may combine the examples of the batch: its type is unknown")
   try:

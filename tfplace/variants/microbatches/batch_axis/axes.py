@@ -9,19 +9,14 @@ from collections.abc import Hashable, Sequence
 from typing import TypeAlias
 
 from tfplace.variants.microbatches.batch_axis.values import (
-  AGGREGATE,
-  ARGUMENTS,
-  COMBINES,
-  COUNT,
   FIXED,
-  FOREIGN,
-  NUMBERS,
   Mixes,
   OpPair,
   Reduced,
   Rows,
   Sized,
   Value,
+  Why,
   join,
   rule,
 )
@@ -42,7 +37,7 @@ def follow_axes(
   inputs: Sequence[Value],
   terms: Sequence[Names],
   result: Names,
-  why: str = COMBINES,
+  why: str = Why.COMBINES,
   total: str | None = None,
 ) -> Value:
   """Follows the batch axis from the inputs to the output.
@@ -66,8 +61,8 @@ def follow_axes(
       along.add(_named(term, op.in_rank(i))[value.axis])
       rows.append(value)
     elif value != FIXED and not (term == "#" and isinstance(value, Sized)):
-      kind = COUNT if isinstance(value, Sized) else AGGREGATE
-      raise Mixes(ARGUMENTS if term in ("_", "#") else kind)
+      kind = Why.COUNT if isinstance(value, Sized) else Why.AGGREGATE
+      raise Mixes(Why.ARGUMENTS if term in ("_", "#") else kind)
   if len(along) > 1:
     raise Mixes("combines each example with every other")
   joined = rows[0] if len(rows) == 1 else join([r.plain(0) for r in rows])
@@ -92,49 +87,48 @@ def _named(term: Names, rank: int) -> list[Hashable]:
   return [*before, *(mark if mark == "*" else i for i in further), *after]
 
 
-# (equation, how the op mixes examples along other axes, op types). The result
+# Equations, op types, and how these mix examples along other axes. The result
 # "sum" adds up over the examples.
 _EQUATIONS = (
-  ("...K -> ...K", COMBINES, "Softmax LogSoftmax FFT IFFT RFFT IRFFT TopK"
-   " TopKV2"),
-  ("...K -> ...MN", COMBINES, "MatrixDiag MatrixDiagV2 MatrixDiagV3"),
-  ("...MN -> ...MN", COMBINES, "FFT2D IFFT2D RFFT2D IRFFT2D MatrixInverse"
-   " Cholesky Qr MatrixBandPart"),
-  ("...MN -> ...K", COMBINES, "Svd SelfAdjointEigV2 MatrixDiagPart"
-   " MatrixDiagPartV2 MatrixDiagPartV3"),
-  ("...MN -> ...", COMBINES, "MatrixDeterminant LogMatrixDeterminant"),
-  ("...MN, ...K -> ...MN", COMBINES, "MatrixSetDiagV3"),
+  ("...K -> ...K", "Softmax LogSoftmax FFT IFFT RFFT IRFFT TopK TopKV2"),
+  ("...K -> ...MN", "MatrixDiag MatrixDiagV2 MatrixDiagV3"),
+  ("...MN -> ...MN", "FFT2D IFFT2D RFFT2D IRFFT2D MatrixInverse Cholesky Qr"
+   " MatrixBandPart"),
+  ("...MN -> ...K", "Svd SelfAdjointEigV2 MatrixDiagPart MatrixDiagPartV2"
+   " MatrixDiagPartV3"),
+  ("...MN -> ...", "MatrixDeterminant LogMatrixDeterminant"),
+  ("...MN, ...K -> ...MN", "MatrixSetDiagV3"),
   # Images; the first axis is the batch in every data format.
-  ("n* -> n*", COMBINES, "Conv Conv2D Conv3D DepthwiseConv2dNative MaxPool"
-   " MaxPoolV2 AvgPool MaxPool3D AvgPool3D LRN Dilation2D ResizeBilinear"
+  ("n* -> n*", "Conv Conv2D Conv3D DepthwiseConv2dNative MaxPool MaxPoolV2"
+   " AvgPool MaxPool3D AvgPool3D LRN Dilation2D ResizeBilinear"
    " ResizeNearestNeighbor ResizeBicubic ResizeArea ScaleAndTranslate"
    " DepthToSpace SpaceToDepth ExtractImagePatches ExtractVolumePatches"
    " RGBToHSV HSVToRGB AdjustContrastv2 AdjustHue AdjustSaturation"
    " FractionalAvgPool FractionalMaxPool"),
-  ("n*, n* -> n*", COMBINES, "ImageProjectiveTransformV2"
-   " ImageProjectiveTransformV3"),
-  ("n*, n*, n* -> n*", COMBINES, "MaxPoolGrad MaxPool3DGrad"),
-  ("#, n* -> n*", COMBINES, "AvgPoolGrad AvgPool3DGrad"),
-  ("#, _, n* -> n*", COMBINES, "Conv2DBackpropInput Conv3DBackpropInputV2"
+  ("n*, n* -> n*", "ImageProjectiveTransformV2 ImageProjectiveTransformV3"),
+  ("n*, n*, n* -> n*", "MaxPoolGrad MaxPool3DGrad"),
+  ("#, n* -> n*", "AvgPoolGrad AvgPool3DGrad"),
+  ("#, _, n* -> n*", "Conv2DBackpropInput Conv3DBackpropInputV2"
    " DepthwiseConv2dNativeBackpropInput"),
-  ("n*, _, n* -> sum", COMBINES, "Conv2DBackpropFilter Conv3DBackpropFilterV2"
+  ("n*, _, n* -> sum", "Conv2DBackpropFilter Conv3DBackpropFilterV2"
    " DepthwiseConv2dNativeBackpropFilter"),
   # Classes of each example, rows of sorted values, and tables.
-  ("n*, n* -> n*", "compares the examples of the batch", "InTopK InTopKV2"
-   " SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits"),
-  ("nC -> nS", COMBINES, "Multinomial StatelessMultinomial"),
-  ("nK, nQ -> nQ", "looks up values in rows of other examples",
-   "LowerBound UpperBound"),
-  ("_, ... -> ...", COMBINES, "LookupTableFindV2"),
-  ("S... -> S...", "reduces over the examples of the batch",
-   "SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd"),
-  ("... -> ...", COMBINES, "BiasAdd"),
-  ("... -> sum", COMBINES, "L2Loss"),
-  ("..., _, ... -> sum", COMBINES, "Bincount"),
+  ("n*, n* -> n*", "InTopK InTopKV2 SoftmaxCrossEntropyWithLogits"
+   " SparseSoftmaxCrossEntropyWithLogits",
+   "compares the examples of the batch"),
+  ("nC -> nS", "Multinomial StatelessMultinomial"),
+  ("nK, nQ -> nQ", "LowerBound UpperBound",
+   "looks up values in rows of other examples"),
+  ("_, ... -> ...", "LookupTableFindV2"),
+  ("S... -> S...", "SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd",
+   "reduces over the examples of the batch"),
+  ("... -> ...", "BiasAdd"),
+  ("... -> sum", "L2Loss"),
+  ("..., _, ... -> sum", "Bincount"),
 )  # fmt: skip
 
 
-def _register(equation: str, why: str, op_types: str) -> None:
+def _register(equation: str, op_types: str, why: str = Why.COMBINES) -> None:
   left, _, result = equation.partition(" -> ")
   terms = left.split(", ")
   total = "sum" if result == "sum" else None
@@ -307,13 +301,13 @@ def _pad(op: OpPair, inputs: list[Value]) -> Value:
   names = [
     i if (a, b) == (c, d) else "P" for i, (a, b, c, d) in enumerate(shapes)
   ]
-  return follow_axes(op, inputs, [names], names, FOREIGN)
+  return follow_axes(op, inputs, [names], names, Why.FOREIGN)
 
 
 @rule("MaxPoolWithArgmax")
 def _pool_with_places(op: OpPair, inputs: list[Value]) -> Value:
   if op.attr("include_batch_in_index"):
-    raise Mixes(NUMBERS)
+    raise Mixes(Why.NUMBERS)
   return follow_axes(op, inputs, ["n*"], "n*")
 
 

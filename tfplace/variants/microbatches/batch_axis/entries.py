@@ -8,13 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfplace.variants.microbatches.batch_axis.values import (
-  AGGREGATE,
-  ARGUMENTS,
-  COMBINES,
-  COUNT,
   FIXED,
-  FOREIGN,
-  NUMBERS,
   SIZED,
   Fixed,
   Mixes,
@@ -23,6 +17,7 @@ from tfplace.variants.microbatches.batch_axis.values import (
   Rows,
   Sized,
   Value,
+  Why,
   join,
   rows_in,
   rows_of,
@@ -42,7 +37,7 @@ def _reshape(op: OpPair, inputs: list[Value]) -> Value:
   value = inputs[0]
   if not isinstance(value, Rows):
     if op.first.outputs[0].shape != op.second.outputs[0].shape:
-      raise Mixes(FOREIGN)
+      raise Mixes(Why.FOREIGN)
     return value
   before, after = op.in_shapes(0)[0], op.out_shapes()[0]
   axes = _varying(op.out_shapes())
@@ -85,7 +80,7 @@ def _pack(op: OpPair, inputs: list[Value]) -> Value:
       return Reduced(kinds.pop())
     raise Mixes("joins a sum over examples and something that is none")
   new = op.attr("axis") % op.out_rank()
-  rows = [rows_in(value, COUNT) for value in inputs]
+  rows = [rows_in(value, Why.COUNT) for value in inputs]
   joined = join(rows)
   numbers = []
   if new == op.out_rank() - 1:
@@ -98,7 +93,7 @@ def _pack(op: OpPair, inputs: list[Value]) -> Value:
 def _only(numbers: Sequence[int]) -> int | None:
   """Returns the one column with indices of examples; rejects several."""
   if len(numbers) > 1:
-    raise Mixes(NUMBERS)
+    raise Mixes(Why.NUMBERS)
   return numbers[0] if numbers else None
 
 
@@ -108,8 +103,8 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
   rank = op.out_rank()
   (axis,) = op.axes(len(values), rank)
   if any(isinstance(v, Fixed) for v in values):
-    raise Mixes(FOREIGN)
-  rows = [rows_in(value, COUNT) for value in values]
+    raise Mixes(Why.FOREIGN)
+  rows = [rows_in(value, Why.COUNT) for value in values]
   if rows[0].axis != axis:
     numbers, start = [], 0
     for index, value in enumerate(rows if axis == rank - 1 else ()):
@@ -133,7 +128,7 @@ def _concat(op: OpPair, inputs: list[Value]) -> Value:
 @rule("Split", "SplitV")
 def _split(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
   at, axis_at = (1, 0) if op.type == "Split" else (0, 2)
-  rows = rows_in(inputs[at], COUNT)
+  rows = rows_in(inputs[at], Why.COUNT)
   (axis,) = op.axes(axis_at, op.in_rank(at))
   if axis != rows.axis:
     return rows.plain()
@@ -153,7 +148,7 @@ def _split(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
 
 @rule("Slice", sizes=True, numbers="kept")
 def _slice(op: OpPair, inputs: list[Value]) -> Value:
-  rows = rows_in(inputs[0], COUNT)
+  rows = rows_in(inputs[0], Why.COUNT)
   _check_sizes(inputs[1:])
   indices = []
   for which, shapes in enumerate(
@@ -173,14 +168,14 @@ def _slice(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("StridedSlice", sizes=True, numbers="kept")
 def _strided_slice(op: OpPair, inputs: list[Value]) -> Value:
-  rows = rows_in(inputs[0], COUNT)
+  rows = rows_in(inputs[0], Why.COUNT)
   _check_sizes(inputs[1:])
   return _selected(op, rows, [_index(op, which) for which in range(2)])
 
 
 def _check_sizes(arguments: Sequence[Value]) -> None:
   if not all(isinstance(value, Fixed | Sized) for value in arguments):
-    raise Mixes(ARGUMENTS)
+    raise Mixes(Why.ARGUMENTS)
 
 
 _Index: TypeAlias = tuple[Any, ...]  # as NumPy takes it
@@ -229,7 +224,7 @@ def _selected(
         for shape, index in zip(shapes, indices, strict=True)
       )
       if not np.array_equal(before, after):
-        raise Mixes(COUNT)
+        raise Mixes(Why.COUNT)
   selected = list(zip((first, second), op.sizes, strict=True))
   if rows.uniform:
     if len(first) == len(second):
@@ -265,7 +260,7 @@ def _tile(op: OpPair, inputs: list[Value]) -> Value:
   value = inputs[0]
   if isinstance(value, Fixed):
     return made(op, op.in_shapes(0))
-  rows = rows_in(value, COUNT)
+  rows = rows_in(value, Why.COUNT)
   if _varying(op.out_shapes()) != [rows.axis]:
     raise Mixes("repeats each example for every other")
   before, after = op.in_shapes(0), op.out_shapes()
@@ -287,8 +282,8 @@ def _broadcast_to(op: OpPair, inputs: list[Value]) -> Value:
     first, second = shapes
     return made(op, ([1] * missing + first, [1] * missing + second))
   if isinstance(value, Reduced):
-    raise Mixes(AGGREGATE)
-  rows = rows_in(value, COUNT)
+    raise Mixes(Why.AGGREGATE)
+  rows = rows_in(value, Why.COUNT)
   axis = rows.axis + missing
   if _varying(op.out_shapes()) != [axis]:
     raise Mixes("repeats each example for every other")
@@ -318,7 +313,7 @@ def made(op: OpPair, before: Shapes | None = None) -> Value:
 @rule("Fill", "Empty", sizes=True)
 def _fill(op: OpPair, inputs: list[Value]) -> Value:
   if inputs[1:] not in ([], [FIXED]):
-    raise Mixes(COUNT)
+    raise Mixes(Why.COUNT)
   return made(op)
 
 
@@ -341,19 +336,19 @@ def _random(op: OpPair, inputs: list[Value]) -> Value:
 
 @rule("SpaceToBatchND")
 def _space_to_batch(op: OpPair, inputs: list[Value]) -> Value:
-  rows = rows_in(inputs[0], COUNT)
+  rows = rows_in(inputs[0], Why.COUNT)
   blocks = math.prod(op.constant(1).reshape(-1).tolist())
   if rows.axis or any(value != FIXED for value in inputs[1:]):
-    raise Mixes(COMBINES)
+    raise Mixes(Why.COMBINES)
   return Rows(0, int(blocks) * rows.outer, rows.inner)
 
 
 @rule("BatchToSpaceND")
 def _batch_to_space(op: OpPair, inputs: list[Value]) -> Value:
-  rows = rows_in(inputs[0], COUNT)
+  rows = rows_in(inputs[0], Why.COUNT)
   blocks = int(math.prod(op.constant(1).reshape(-1).tolist()))
   if rows.axis or rows.outer % blocks:
-    raise Mixes(COMBINES)
+    raise Mixes(Why.COMBINES)
   return Rows(0, rows.outer // blocks, rows.inner)
 
 
@@ -366,4 +361,4 @@ def _range(op: OpPair, inputs: list[Value]) -> Value:
   counts = starts == (0, 0) and steps == (1, 1)
   if op.type == "Range" and lengths == op.sizes and counts:
     return Rows(0, position=True)
-  raise Mixes(NUMBERS)
+  raise Mixes(Why.NUMBERS)

@@ -3,16 +3,14 @@
 from tfplace.variants.microbatches.batch_axis.axes import follow_axes
 from tfplace.variants.microbatches.batch_axis.entries import made
 from tfplace.variants.microbatches.batch_axis.values import (
-  BY_INDEX,
-  COUNT,
   FIXED,
-  NUMBERS,
   Fixed,
   Mixes,
   OpPair,
   Reduced,
   Rows,
   Value,
+  Why,
   join,
   rule,
 )
@@ -26,7 +24,7 @@ def _gather(op: OpPair, inputs: list[Value]) -> Value:
   table = ["T" if i == axis else i for i in range(rank)]
   indices = [i if i < batch_dims else f"i{i}" for i in range(depth)]
   result = [*table[:axis], *indices[batch_dims:], *table[axis + 1 :]]
-  return follow_axes(op, inputs, [table, indices], result, BY_INDEX)
+  return follow_axes(op, inputs, [table, indices], result, Why.BY_INDEX)
 
 
 @rule("GatherNd", "ResourceGatherNd", numbers="read")
@@ -35,20 +33,20 @@ def _gather_nd(op: OpPair, inputs: list[Value]) -> Value:
   last = op.in_rank(1) - 1
   if isinstance(indices, Rows) and (column := indices.numbered) is not None:
     if isinstance(table, Fixed):
-      raise Mixes(NUMBERS)
+      raise Mixes(Why.NUMBERS)
     is_own = (
       isinstance(table, Rows)
       and (column, 1, 1) == (table.axis, table.outer, table.inner)
       and indices.axis != last
     )
     if not is_own:
-      raise Mixes(BY_INDEX)
+      raise Mixes(Why.BY_INDEX)
     return indices.plain()
   depth = op.in_shapes(1)[0][last]
   rest = range(op.out_rank() - last)
   names = [f"i{i}" for i in range(last)]
   terms = [[*["T"] * depth, *rest], [*names, "D"]]
-  return follow_axes(op, inputs, terms, [*names, *rest], BY_INDEX)
+  return follow_axes(op, inputs, terms, [*names, *rest], Why.BY_INDEX)
 
 
 @rule("UnsortedSegmentSum")
@@ -67,11 +65,11 @@ def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
   if not isinstance(indices, Rows):
     raise Mixes("scatters into a tensor whose shape depends on the batch")
   if indices.axis == op.in_rank(0) - 1:
-    raise Mixes(BY_INDEX)
+    raise Mixes(Why.BY_INDEX)
   if isinstance(updates, Rows):
     join([indices, updates])
   elif updates != FIXED:
-    raise Mixes(COUNT)
+    raise Mixes(Why.COUNT)
   if shape == FIXED and indices.numbered is None:
     return Reduced("sum")
   own = made(op)

@@ -7,7 +7,6 @@ import numpy as np
 
 from tfplace.variants.microbatches.batch_axis.axes import broadcast
 from tfplace.variants.microbatches.batch_axis.values import (
-  AGGREGATE,
   FIXED,
   SIZED,
   Fixed,
@@ -19,6 +18,7 @@ from tfplace.variants.microbatches.batch_axis.values import (
   Sized,
   State,
   Value,
+  Why,
   rule,
 )
 
@@ -56,7 +56,7 @@ def _sum(op: OpPair, inputs: list[Value]) -> Value:
   if kinds <= {"mean", "fixed"}:
     return Reduced("mean")
   if any(isinstance(value, Rows) for value in inputs):
-    raise Mixes(AGGREGATE)
+    raise Mixes(Why.AGGREGATE)
   raise Mixes("adds a sum over examples and something that is none")
 
 
@@ -113,7 +113,7 @@ def _scaled(op: OpPair, inputs: list[Value]) -> Value:
         return Reduced("sum")
       if op.type != "Mul" and kind == "sum":
         return Reduced("mean")
-  raise Mixes(AGGREGATE)
+  raise Mixes(Why.AGGREGATE)
 
 
 @rule("ReadVariableOp")

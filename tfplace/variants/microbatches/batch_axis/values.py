@@ -115,14 +115,18 @@ Value: TypeAlias = (
   Fixed | Sized | Rows | Reduced | TensorList | Handle | State | Mixed
 )
 FIXED, SIZED = Fixed(), Sized()
-# How ops mix examples.
-AGGREGATE = "computes with a sum or mean over the examples of the batch"
-COUNT = "computes with the number of examples in the batch"
-COMBINES = "combines the examples of the batch"
-NUMBERS = "numbers the examples of the batch"
-BY_INDEX = "looks up examples of the batch by index"
-ARGUMENTS = "has weights or arguments that depend on the batch"
-FOREIGN = "adds rows to the batch that are of no example"
+
+
+class Why:
+  """How an op mixes examples, as a clause whose subject is the op."""
+
+  AGGREGATE = "computes with a sum or mean over the examples of the batch"
+  COUNT = "computes with the number of examples in the batch"
+  COMBINES = "combines the examples of the batch"
+  NUMBERS = "numbers the examples of the batch"
+  BY_INDEX = "looks up examples of the batch by index"
+  ARGUMENTS = "has weights or arguments that depend on the batch"
+  FOREIGN = "adds rows to the batch that are of no example"
 
 
 class Mixes(Exception):
@@ -266,7 +270,7 @@ def rows_in(value: Value, why: str) -> Rows:
 def join(rows: Sequence[Rows]) -> Rows:
   """Combines rows of the same examples, or raises Mixes if these differ."""
   if not rows:
-    raise Mixes(AGGREGATE)
+    raise Mixes(Why.AGGREGATE)
   return functools.reduce(_join, [value.plain() for value in rows])
 
 
