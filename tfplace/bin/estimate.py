@@ -21,7 +21,7 @@ from tfplace.graph.estimate import Estimate
 from tfplace.graph.progress import Progress
 from tfplace.plan import estimate as estimates
 from tfplace.plan.config import check_costs
-from tfplace.plan.estimate.cards import cluster_card
+from tfplace.plan.estimate.cards import Traces, cluster_card
 from tfplace.report import page
 from tfplace.report.table import estimate_tables
 
@@ -122,12 +122,9 @@ def _estimate(
   if not values.largest_batch:
     return result
   largest = estimates.find_largest_batch(
-    source,
+    Traces(source, config, _precision(values), on_stage),
     cluster_card(rows[0].cluster),
-    config,
-    batch_size=max(1, result.batch_size),
-    precision=_precision(values),
-    on_stage=on_stage,
+    max(1, result.batch_size),
   )
   return dataclasses.replace(result, largest_batch=largest)
 
@@ -146,9 +143,8 @@ def _drawn(
     key=lambda pair: (not pair[0].fits, pair[0].memory_bytes),
   )
   config, precision = sources.request(values), _precision(values)
-  return estimates.one_device_placement(
-    source, card, config, precision, on_stage
-  )
+  traces = Traces(source, config, precision, on_stage)
+  return estimates.one_device_placement(traces, card)
 
 
 def _precision(values: flags.FlagValues) -> str | None:

@@ -231,10 +231,7 @@ def _rename_inputs(
   graph_def: tf.compat.v1.GraphDef, renamed: Mapping[str, str]
 ) -> None:
   for node in graph_def.node:
-    for i, text in enumerate(node.input):
-      source, output = node_lib.split_tensor(text)
-      if source in renamed:
-        node.input[i] = node_lib.join_tensor(renamed[source], output)
+    node_lib.rename_inputs(node, renamed)
   structure.repair_constraints(graph_def, renamed)
 
 

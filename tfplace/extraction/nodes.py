@@ -52,6 +52,14 @@ def canonical(text: str) -> str:
   return join_tensor(*split_tensor(text))
 
 
+def rename_inputs(node: NodeDef, names: Mapping[str, str]) -> None:
+  """Lets a node read the nodes of new names in place of the old ones."""
+  tensors = [split_tensor(text) for text in node.input]
+  node.input[:] = [
+    join_tensor(names.get(n, n), output) for n, output in tensors
+  ]
+
+
 def unique_name(wanted: str, used: Iterable[str]) -> str:
   """Returns a legal node name close to `wanted` that is not in `used`."""
   base = _ILLEGAL.sub("_", wanted).lstrip("_\\/>-") or "node"

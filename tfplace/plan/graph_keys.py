@@ -6,6 +6,7 @@ TensorFlow and Keras with their settings outside this process, and whether this
 host has GPUs, for which some layers have other ops.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -13,7 +14,7 @@ import json
 import os
 import pathlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -118,15 +119,17 @@ def _software() -> list[Any]:
     for path in _below(_PACKAGE / part)
     if path.suffix in (".py", ".json")
   }
-  versions = [_version(name) for name in _DISTRIBUTIONS]
-  return [files, versions, platform.system(), platform.machine()]
+  host = platform.system(), platform.machine()
+  return [files, versions(_DISTRIBUTIONS), *host]
 
 
-def _version(name: str) -> str | None:
-  try:
-    return metadata.version(name)
-  except metadata.PackageNotFoundError:
-    return None
+def versions(packages: Iterable[str]) -> dict[str, str]:
+  """Returns the version of each package that is installed."""
+  installed = {}
+  for name in packages:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+      installed[name] = metadata.version(name)
+  return installed
 
 
 def _files(source: str) -> list[Any]:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping
-from importlib import metadata
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
   from tfplace.simulate import Schedule
 
 GIVEN = "given"  # Strategy of a placement that the user gave.
-_PACKAGES = ("tfplace", "tensorflow", "keras")
 _FILE = ("model", "ops", "order", "op_order")  # Beside "plan" in a file.
 _IN_PROCESS = ("placement", "outcome", "step")  # Not in a file.
 
@@ -335,17 +333,6 @@ def _main_devices(
   return {
     name: max(spent, key=spent.__getitem__) for name, spent in votes.items()
   }
-
-
-def versions() -> dict[str, str]:
-  """Returns the installed version of each package that makes a plan."""
-  installed = {}
-  for name in _PACKAGES:
-    try:
-      installed[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-      continue
-  return installed
 
 
 def printer() -> ModuleType:

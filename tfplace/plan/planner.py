@@ -15,7 +15,8 @@ from tfplace.placers.beside_gpus import cpu_note
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.placers.idle_devices import idle_reason
 from tfplace.plan.config import AUTO, PlanConfig
-from tfplace.plan.plan import Plan, printer, versions
+from tfplace.plan.graph_keys import versions
+from tfplace.plan.plan import Plan, printer
 from tfplace.plan.proposals import num_working_devices
 from tfplace.plan.search import (
   Outcome,
@@ -28,6 +29,7 @@ from tfplace.plan.steps import Steps
 from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import in_words
 
+_PACKAGES = ("tfplace", "tensorflow", "keras")  # They make a plan.
 # Largest step, in ops, of which further variants are extracted for comparison
 # only, because larger steps take long; our choice.
 _MOST_COMPARED_OPS = 4_000
@@ -225,7 +227,7 @@ def _plan(steps: Steps, outcome: Outcome, config: PlanConfig) -> Plan:
     if reference is None
     else outcome.evaluation_of(reference),
     costs="measured" if is_measured else "estimated",
-    versions=versions(),
+    versions=versions(_PACKAGES),
     # The step may hold a copy of the weights.
     outcome=dataclasses.replace(outcome, step=None),
     step=None if traced is None else traced.without_values(),

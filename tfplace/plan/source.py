@@ -5,11 +5,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tfplace import formats
 from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.microbatches import WHOLE, VariantConfig
-from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.progress import Progress, silent
 from tfplace.plan.graph_keys import content_key
 
@@ -71,10 +69,6 @@ class ModelSource:
     if self.model is not None:
       return precisions.policy_of(self.model)
     return str(keras.config.dtype_policy().name)
-
-  def given_graph(self) -> OpGraph | None:
-    """Returns the op graph of a graph file; None for a model."""
-    return formats.load_graph(self.name) if self.kind == GRAPH else None
 
   def is_compiled_on(self, cluster: Cluster) -> bool:
     """Returns whether Keras compiles the step, as on hosts with GPUs."""

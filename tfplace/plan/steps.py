@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from tfplace import cost
+from tfplace import cost, formats
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.op_graph import XLA, OpGraph
@@ -90,10 +90,9 @@ class Steps:
     A traced step is never cached; it is None with a cached graph, unless
     `needs_trace`.
     """
-    given = self.source.given_graph()
-    if given is not None:
+    if self.source.kind == GRAPH:
       check_variant(variant, GRAPH, self.source.name, self.training)
-      return given, None
+      return formats.load_graph(self.source.name), None
     variant = variant.over(self.cluster)
     cache, key = self.cache, self._key(variant)
     graph = cache.load(key) if cache and key else None

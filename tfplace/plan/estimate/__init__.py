@@ -15,13 +15,17 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.progress import Progress, silent
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import PlanConfig, StepOptions
-from tfplace.plan.estimate import cards, fits
+from tfplace.plan.estimate import fits
 from tfplace.plan.estimate.batch import find_largest_batch
-from tfplace.plan.estimate.cards import Card, cards_of
+from tfplace.plan.estimate.cards import (
+  Card,
+  Traces,
+  cards_of,
+  cluster_card,
+)
 from tfplace.plan.estimate.step import estimate_step
 from tfplace.plan.precisions import PRECISIONS
 from tfplace.plan.source import ModelSource, open_source
-from tfplace.plan.steps import compiles
 
 if TYPE_CHECKING:
   import keras
@@ -110,11 +114,9 @@ def largest_batch(
   source = open_source(model, training=training, sizes=sizes, sample=sample)
   source = source.loaded()
   return find_largest_batch(
-    source,
-    cards.cluster_card(find_cluster(cluster)),
-    config,
-    batch_size=config.batch_size or source.trace().batch_size or 1,
-    precision=precision,
+    Traces(source, config, precision),
+    cluster_card(find_cluster(cluster)),
+    config.batch_size or source.trace().batch_size or 1,
   )
 
 
@@ -147,7 +149,8 @@ def estimate_steps(
   steps = []
   wanted: Sequence[str | None] = precisions or (None,)
   for precision in wanted:
-    traced, step = estimate_step(source, rows, config, precision, on_stage)
+    traces = Traces(source, config, precision, on_stage)
+    traced, step = estimate_step(traces, rows)
     steps.append(step)
   return Estimate(
     model=traced.name,
@@ -158,15 +161,7 @@ def estimate_steps(
   )
 
 
-def one_device_placement(
-  source: ModelSource,
-  card: Card,
-  config: PlanConfig,
-  precision: str | None = None,
-  on_stage: Progress = silent,
-) -> Placement:
+def one_device_placement(traces: Traces, card: Card) -> Placement:
   """Returns the placement that an estimate simulates on one device."""
-  traced = source.trace(config.variant, precision=precision, on_stage=on_stage)
-  units = compiles(source, card.cluster, config)
-  (graph,) = cards.graphs_of(traced, [card], config.costs, on_stage, units)
+  (graph,) = traces.graphs(traces.trace(traces.config.variant), [card])
   return fits.on_one_device(graph, card).schedule.placement

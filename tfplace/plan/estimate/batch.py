@@ -4,34 +4,24 @@ from collections.abc import Callable
 
 from tfplace.errors import InfeasibleError, TfplaceError, shown
 from tfplace.graph.estimate import LargestBatch, SmallestFit
-from tfplace.graph.progress import Progress, silent
-from tfplace.plan.config import PlanConfig
-from tfplace.plan.estimate import cards, fits
-from tfplace.plan.estimate.cards import Card
-from tfplace.plan.source import ModelSource
-from tfplace.plan.steps import compiles
+from tfplace.plan.estimate import fits
+from tfplace.plan.estimate.cards import Card, Traces
 
 _MAX_BATCH = 1 << 20  # Largest batch that is tried.
 
 
 def find_largest_batch(
-  source: ModelSource,
-  card: Card,
-  config: PlanConfig,
-  *,
-  batch_size: int,
-  precision: str | None = None,
-  on_stage: Progress = silent,
+  traces: Traces, card: Card, batch_size: int
 ) -> LargestBatch:
   """Finds a batch that fits on all devices of a card and whose successor not.
 
-  The search begins with `batch_size`; `precision` None is the model's own.
+  The search begins with `batch_size`.
 
   Raises:
     InfeasibleError: not even the smallest batch fits.
     TfplaceError: the devices have unlimited memory, or no limit is reached.
   """
-  variant = config.variant
+  source, variant = traces.source, traces.config.variant
   if variant.sizes is not None:
     raise TfplaceError(
       f"microbatches is {shown(list(variant.sizes))}, and the largest"
@@ -42,12 +32,9 @@ def find_largest_batch(
 
   def is_fitting(size: int) -> bool:
     if size not in tried:
-      on_stage(f"batch {size}")
-      traced = source.trace(
-        variant, batch_size=size, precision=precision, on_stage=on_stage
-      )
-      units = compiles(source, card.cluster, config)
-      (graph,) = cards.graphs_of(traced, [card], config.costs, on_stage, units)
+      traces.on_stage(f"batch {size}")
+      traced = traces.trace(variant, size)
+      (graph,) = traces.graphs(traced, [card])
       one = fits.on_one_device(graph, card)
       if one.memory_bytes == float("inf"):
         raise TfplaceError(

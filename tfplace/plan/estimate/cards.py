@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tfplace import cost
-from tfplace.cost import registry
 from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.problem import Problem
 from tfplace.graph.progress import Progress, silent
 from tfplace.hardware.hardware import GPUS
 from tfplace.hardware.presets import cluster_preset
 from tfplace.plan.clusters import ClusterLike, find_cluster
+from tfplace.plan.config import PlanConfig
+from tfplace.plan.source import ModelSource
+from tfplace.plan.steps import compiles
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -98,37 +101,62 @@ def _kinds(cluster: Cluster) -> tuple[str, ...]:
   return tuple(kinds or dict.fromkeys(d.kind for d in cluster.devices))
 
 
-def graphs_of(
-  traced: "TracedStep",
-  cards: Sequence[Card],
-  costs: str = registry.DEFAULT,
-  on_stage: Progress = silent,
-  compile_units: bool = False,
-) -> list[OpGraph]:
-  """Returns the op graph of a step for each card, from one pass of costs."""
-  if len(cards) == 1:
-    cluster = cards[0].cluster
-    return [cost.op_graph(traced, cluster, on_stage, costs, compile_units)]
-  # Equal hardware, such as the host of several presets, is one kind here.
-  kinds: dict[str, str] = {}
-  devices: list[Device] = []
-  columns: list[dict[str, str]] = []
-  for card in cards:
-    columns.append({})
-    for device in card.cluster.devices:
-      if device.kind in columns[-1]:
-        continue
-      hardware = repr((device.kind, device.extra.get("hardware")))
-      if hardware not in kinds:
-        kinds[hardware] = f"{card.name} {device.kind}"
-        name = f"/device:{device.kind}:{len(devices)}"
-        devices.append(
-          dataclasses.replace(device, name=name, kind=kinds[hardware])
-        )
-      columns[-1][device.kind] = kinds[hardware]
-  everything = Cluster("all cards", tuple(devices))
-  graph = cost.op_graph(traced, everything, on_stage, costs, compile_units)
-  return [_columns(graph, kinds_of) for kinds_of in columns]
+@dataclasses.dataclass(frozen=True)
+class Traces:
+  """Traces of a source in one precision, and their costs on cards.
+
+  Attributes:
+    source: the model.
+    config: the request.
+    precision: dtype policy; None is the model's own.
+    on_stage: called at the start of each stage.
+  """
+
+  source: ModelSource
+  config: PlanConfig
+  precision: str | None = None
+  on_stage: Progress = silent
+
+  def trace(
+    self, variant: VariantConfig, batch_size: int | None = None
+  ) -> "TracedStep":
+    """Traces a step variant."""
+    return self.source.trace(
+      variant,
+      batch_size=batch_size,
+      precision=self.precision,
+      on_stage=self.on_stage,
+    )
+
+  def graphs(
+    self, traced: "TracedStep", cards: Sequence[Card]
+  ) -> list[OpGraph]:
+    """Returns the op graph of a step for each card, from one pass of costs."""
+    first = cards[0].cluster
+    units = compiles(self.source, first, self.config)
+    options = self.on_stage, self.config.costs, units
+    if len(cards) == 1:
+      return [cost.op_graph(traced, first, *options)]
+    # Equal hardware, such as the host of several presets, is one kind here.
+    kinds: dict[str, str] = {}
+    devices: list[Device] = []
+    columns: list[dict[str, str]] = []
+    for card in cards:
+      columns.append({})
+      for device in card.cluster.devices:
+        if device.kind in columns[-1]:
+          continue
+        hardware = repr((device.kind, device.extra.get("hardware")))
+        if hardware not in kinds:
+          kinds[hardware] = f"{card.name} {device.kind}"
+          name = f"/device:{device.kind}:{len(devices)}"
+          devices.append(
+            dataclasses.replace(device, name=name, kind=kinds[hardware])
+          )
+        columns[-1][device.kind] = kinds[hardware]
+    everything = Cluster("all cards", tuple(devices))
+    graph = cost.op_graph(traced, everything, *options)
+    return [_columns(graph, kinds_of) for kinds_of in columns]
 
 
 def _columns(graph: OpGraph, kinds: dict[str, str]) -> OpGraph:

@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from tfplace.errors import ExtractionError
 from tfplace.graph.estimate import CardEstimate, SmallestFit, StepEstimate
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.graph.progress import Progress
 from tfplace.graph.recompute import RecomputeConfig
-from tfplace.plan.config import PlanConfig
-from tfplace.plan.estimate import cards, fits
-from tfplace.plan.estimate.cards import Card
+from tfplace.plan.estimate import fits
+from tfplace.plan.estimate.cards import Card, Traces
 from tfplace.plan.estimate.peak import peak_memory
-from tfplace.plan.source import ModelSource
-from tfplace.plan.steps import compiles
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -26,30 +22,23 @@ Fits: TypeAlias = list[SmallestFit | None]  # The smallest of each card.
 
 
 def estimate_step(
-  source: ModelSource,
-  rows: Sequence[Card],
-  config: PlanConfig,
-  precision: str | None,
-  on_stage: Progress,
+  traces: Traces, rows: Sequence[Card]
 ) -> "tuple[TracedStep, StepEstimate]":
   """Simulates a step on each card, then finds the fewest devices.
 
   If the requested step is whole, other variants are tried where it does not
   fit.
   """
-  units = compiles(source, rows[0].cluster, config)
-
-  def trace(variant: VariantConfig) -> "TracedStep":
-    return source.trace(variant, precision=precision, on_stage=on_stage)
+  source, on_stage = traces.source, traces.on_stage
 
   def simulated(step: "TracedStep") -> list[fits.OneDevice]:
-    graphs = cards.graphs_of(step, rows, config.costs, on_stage, units)
+    graphs = traces.graphs(step, rows)
     on_stage("simulating")
     pairs = zip(graphs, rows, strict=True)
     return [fits.on_one_device(graph, card) for graph, card in pairs]
 
-  asked = config.variant
-  traced = trace(asked)
+  asked = traces.config.variant
+  traced = traces.trace(asked)
   ones = simulated(traced)
   first = "whole" if asked.is_whole else "microbatches"
   on_stage("finding the fewest devices")
@@ -63,7 +52,7 @@ def estimate_step(
       try:
         for variant in variants:
           if _may_improve(fewest[name], ones):
-            divided = simulated(trace(variant))
+            divided = simulated(traces.trace(variant))
             fewest[name] = _fewest(rows, divided, variant, fewest[name])
       except ExtractionError as error:
         notes.append(f"the step has no variant with {name}: {error}")
@@ -73,7 +62,7 @@ def estimate_step(
   weights = traced.weights
   learned = 0.0 if weights is None else weights.trainable_bytes
   return traced, StepEstimate(
-    precision=precision or source.precision,
+    precision=traces.precision or source.precision,
     num_ops=ones[0].graph.num_ops,
     weights=weights,
     gradient_bytes=learned if traced.training else 0.0,

@@ -57,59 +57,99 @@ def recompute(graph: Any, flow: Dataflow, segments: Sequence[Segment]) -> int:
   A segment has no clones if the backward pass reads nothing of it, or if no
   gradient arrives at it. Returns the number of clones.
   """
-  owner = {op: i for i, ops in enumerate(segments) for op in ops}
-  count = 0
-  for number in reversed(range(len(segments))):
-    reads, ops = _needed(flow, segments[number], owner)
-    if not ops:
-      continue
-    gradient = _first_gradient(flow, segments[number], reads)
-    if gradient is None:
-      continue
-    clones = _import(graph, flow, ops, owner, f"{SCOPE}{number}")
-    _rewire(flow, reads, ops, clones, gradient)
-    count += len(ops)
-  return count
+  rewriter = _Rewriter(graph, flow, segments)
+  return sum(map(rewriter.clone, reversed(range(len(segments)))))
 
 
-def _is_kept(flow: Dataflow, tensor: tf.Tensor, owner: dict[int, int]) -> bool:
-  """Returns whether another segment starts from the tensor."""
-  own = owner[flow.producer(tensor)]
-  return any(owner.get(reader, own) != own for reader in flow.consumers(tensor))
+class _Rewriter:
+  """Rewrites the segments of a step one by one, the last one first."""
 
+  def __init__(
+    self, graph: Any, flow: Dataflow, segments: Sequence[Segment]
+  ) -> None:
+    self._graph, self._flow, self._segments = graph, flow, segments
+    self._owner = {op: i for i, ops in enumerate(segments) for op in ops}
 
-def _needed(
-  flow: Dataflow, segment: Segment, owner: dict[int, int]
-) -> tuple[list[tf.Tensor], list[int]]:
-  """Returns the tensors that the backward pass reads, and the ops to clone."""
-  reads = [
-    tensor
-    for op in sorted(segment)
-    for tensor in flow.ops[op].outputs
-    if flow.reads_backward(tensor) and not _is_kept(flow, tensor, owner)
-  ]
-
-  def inside(position: int) -> list[int]:
-    return [
-      producer
-      for tensor in flow.ops[position].inputs
-      if (producer := flow.producer(tensor)) in segment
-      and not _is_kept(flow, tensor, owner)
+  def clone(self, number: int) -> int:
+    """Clones a segment, and returns the number of clones."""
+    flow, segment = self._flow, self._segments[number]
+    reads = [
+      tensor
+      for op in sorted(segment)
+      for tensor in flow.ops[op].outputs
+      if flow.reads_backward(tensor) and not self._is_kept(tensor)
     ]
 
-  return reads, sorted(reached(map(flow.producer, reads), inside))
+    def inside(position: int) -> list[int]:
+      return [
+        producer
+        for tensor in flow.ops[position].inputs
+        if (producer := flow.producer(tensor)) in segment
+        and not self._is_kept(tensor)
+      ]
+
+    ops = sorted(reached(map(flow.producer, reads), inside))
+    readers = {r for tensor in reads for r in flow.reads_backward(tensor)}
+    gradient = _first_gradient(flow, segment, readers) if ops else None
+    if gradient is None:
+      return 0
+    clones = self._import(ops, f"{SCOPE}{number}")
+    # The backward pass reads the clones, and they wait for it.
+    names = {tensor.name for tensor in reads}
+    for reader in sorted(readers):
+      op = flow.ops[reader]
+      for i, tensor in enumerate(op.inputs):
+        if tensor.name in names:
+          op._update_input(i, clones[tensor.name])
+    made = {tensor.op.name: tensor.op for tensor in clones.values()}
+    for clone in made.values():
+      if not any(tensor.op.name in made for tensor in clone.inputs):
+        clone._add_control_input(flow.ops[gradient])
+    inputs = {flow.producer(t) for op in ops for t in flow.ops[op].inputs}
+    flow.add_node(made, {gradient, *inputs}, readers)
+    return len(ops)
+
+  def _is_kept(self, tensor: tf.Tensor) -> bool:
+    """Returns whether another segment starts from the tensor."""
+    owner = self._owner
+    number = owner[self._flow.producer(tensor)]
+    readers = self._flow.consumers(tensor)
+    return any(owner.get(reader, number) != number for reader in readers)
+
+  def _import(self, ops: Sequence[int], scope: str) -> dict[str, tf.Tensor]:
+    """Adds clones; returns the tensor of a clone by the tensor it repeats."""
+    flow, graph, inside = self._flow, self._graph, set(ops)
+    graph_def = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
+    outside: dict[str, tf.Tensor] = {}
+    for position in ops:
+      op = flow.ops[position]
+      node = graph_def.node.add()
+      node.CopyFrom(op.node_def)
+      node.device = ""  # Device functions of the graph set it.
+      for attribute in ("_class", "_gradient_op_type"):
+        node.attr.pop(attribute, None)
+      node.input[:] = [tensor.name for tensor in op.inputs]
+      for tensor in op.inputs:
+        if flow.producer(tensor) not in inside or self._is_kept(tensor):
+          outside[tensor.name] = tensor
+    name = f"{scope}/"
+    tf.graph_util.import_graph_def(graph_def, input_map=outside, name=name)
+    return {
+      tensor.name: graph.get_tensor_by_name(f"{scope}/{tensor.name}")
+      for position in ops
+      for tensor in flow.ops[position].outputs
+    }
 
 
 def _first_gradient(
-  flow: Dataflow, segment: Segment, reads: Sequence[tf.Tensor]
+  flow: Dataflow, segment: Segment, readers: set[int]
 ) -> int | None:
   """Returns the op whose end shows that the backward pass has arrived.
 
   It computes a gradient from what follows the segment, and does not depend on
-  what reads the clones.
+  the readers of the clones.
   """
   first = flow.first_backward
-  readers = {r for tensor in reads for r in flow.reads_backward(tensor)}
   behind = {
     reader
     for op in segment
@@ -129,58 +169,3 @@ def _first_gradient(
     if arrivals:
       return min(arrivals)
   return None
-
-
-def _import(
-  graph: Any,
-  flow: Dataflow,
-  ops: Sequence[int],
-  owner: dict[int, int],
-  scope: str,
-) -> dict[str, tf.Tensor]:
-  """Adds the clones; returns the tensor of a clone by the tensor it repeats."""
-  inside = set(ops)
-  graph_def = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
-  outside: dict[str, tf.Tensor] = {}
-  for position in ops:
-    op = flow.ops[position]
-    node = graph_def.node.add()
-    node.CopyFrom(op.node_def)
-    node.device = ""  # Device functions of the graph set it.
-    for attribute in ("_class", "_gradient_op_type"):
-      node.attr.pop(attribute, None)
-    del node.input[:]
-    for tensor in op.inputs:
-      before = flow.producer(tensor)
-      node.input.append(tensor.name)
-      if before not in inside or _is_kept(flow, tensor, owner):
-        outside[tensor.name] = tensor
-  tf.graph_util.import_graph_def(graph_def, input_map=outside, name=f"{scope}/")
-  return {
-    tensor.name: graph.get_tensor_by_name(f"{scope}/{tensor.name}")
-    for position in ops
-    for tensor in flow.ops[position].outputs
-  }
-
-
-def _rewire(
-  flow: Dataflow,
-  reads: Sequence[tf.Tensor],
-  ops: Sequence[int],
-  clones: dict[str, tf.Tensor],
-  gradient: int,
-) -> None:
-  """Lets the backward pass read the clones, and the clones wait for it."""
-  readers = {r for tensor in reads for r in flow.reads_backward(tensor)}
-  names = {tensor.name: tensor for tensor in reads}
-  for reader in sorted(readers):
-    op = flow.ops[reader]
-    for i, tensor in enumerate(op.inputs):
-      if tensor.name in names:
-        op._update_input(i, clones[tensor.name])
-  made = {tensor.op.name: tensor.op for tensor in clones.values()}
-  for clone in made.values():
-    if not any(tensor.op.name in made for tensor in clone.inputs):
-      clone._add_control_input(flow.ops[gradient])
-  inputs = {flow.producer(t) for op in ops for t in flow.ops[op].inputs}
-  flow.add_node(made, {gradient, *inputs}, readers)

@@ -95,11 +95,6 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
     results = [replaced.get(tensor.ref(), tensor) for tensor in results]
     name_of = {call.name: unit_of[ops[0].name] for call, ops in calls.items()}
     whole = tf_graph.as_graph_def()
-
-  def renamed(text: str) -> str:
-    source, output = nodes.split_tensor(text)
-    return nodes.join_tensor(name_of.get(source, source), output)
-
   result = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
   missing = set(graph.index)
   for node in whole.node:
@@ -107,7 +102,7 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
     if name in missing:
       missing.discard(name)
       node.name = name
-      node.input[:] = map(renamed, node.input)
+      nodes.rename_inputs(node, name_of)
       result.node.append(node)
   if missing:
     name = min(missing)
