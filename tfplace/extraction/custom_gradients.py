@@ -88,10 +88,10 @@ def _weak(function: Callable[..., Any], name: str) -> Callable[..., Any]:
   reference = weakref.ref(function)
 
   def gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
-    found = reference()
-    if found is None:
+    known = reference()
+    if known is None:
       raise LookupError(f"{name!r}: the graph of this gradient is gone")
-    return found(op, *gradients)
+    return known(op, *gradients)
 
   return gradient
 

@@ -172,8 +172,8 @@ def _replace_captures(
     if outer.dtype == tf.resource:
       variable = variables.get(id(outer))
       if variable is not None:
-        own = variable.name.split(":")[0]
-        rename(node, variable_names.get(id(variable), own))
+        default = variable.name.split(":")[0]
+        rename(node, variable_names.get(id(variable), default))
         result[node.name] = _make_handle(node, variable)
         handles[node.name] = id(outer)
       elif is_number:  # a lookup table or an iterator stays a Placeholder
@@ -319,8 +319,8 @@ def _origins(
   paths = {name: origins[name] for name in nodes if name in origins}
   if wrapped:
     return {name: path[2:] for name, path in paths.items() if path[2:]}
-  own = {op.name for op in function.graph.get_operations()}
-  return {**{name: (name,) for name in nodes if name in own}, **paths}
+  names = {op.name for op in function.graph.get_operations()}
+  return {**{name: (name,) for name in nodes if name in names}, **paths}
 
 
 def _signature(loaded: Any, path: str, key: str | None) -> tuple[str, Any]:

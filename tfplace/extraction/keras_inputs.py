@@ -197,9 +197,9 @@ def _arrays(model: keras.Model, given: GivenBatch) -> Any:
   outputs = _named(model, "outputs")
   flat = [] if outputs is None else tf.nest.flatten(outputs)
   names = [tensor.name for tensor in flat]
-  own = {name: arrays.pop(name) for name in names if name in arrays}
-  if y is None and own:
-    y = _packed(model, "output", outputs, own)
+  by_name = {name: arrays.pop(name) for name in names if name in arrays}
+  if y is None and by_name:
+    y = _packed(model, "output", outputs, by_name)
   if list(arrays) == ["x"]:
     arrays = {"": arrays["x"]}
   x = _packed(model, "input", inputs, arrays)

@@ -111,10 +111,10 @@ def _sources(nodes: Sequence[node_lib.NodeDef]) -> dict[str, list[str]]:
   passed: dict[tuple[str, int], str] = {}
   for node in nodes:
     tensors = map(node_lib.split_tensor, node.input)
-    own = [passed.get(t, t[0]) for t in tensors if t[1] >= 0]
-    sources[node.name] = own
+    read = [passed.get(t, t[0]) for t in tensors if t[1] >= 0]
+    sources[node.name] = read
     if node.op == "IdentityN":
-      passed.update({(node.name, i): source for i, source in enumerate(own)})
+      passed.update({(node.name, i): source for i, source in enumerate(read)})
   return sources
 
 

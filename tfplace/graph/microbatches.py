@@ -100,25 +100,18 @@ class VariantConfig:
     return cls(count, max_in_flight, allow_batch_statistics, recompute, sizes)
 
   def __post_init__(self) -> None:
-    if self.sizes is not None:
-      numbers = (whole_number(size) for size in self.sizes)
-      known = zip(self.sizes, numbers, strict=True)
-      sizes = tuple(size if n is None else n for size, n in known)
-      object.__setattr__(self, "sizes", sizes)
-    for name in ("count", "max_in_flight"):
-      number = whole_number(getattr(self, name))
-      if number is not None:
-        object.__setattr__(self, name, number)
     if not isinstance(self.allow_batch_statistics, bool | np.bool_):
       raise ExtractionError(
         f"allow_batch_statistics is {self.allow_batch_statistics!r:.60}; it"
         " must be True or False"
       )
-    _check_number("microbatches", self.count)
+    numbers: dict[str, Any] = {"count": _number("microbatches", self.count)}
     if self.sizes is not None:
-      _check_sizes(self.sizes, self.count)
+      numbers["sizes"] = _whole_sizes(self.sizes, numbers["count"])
     if self.max_in_flight is not None:
-      _check_number("max_in_flight", self.max_in_flight)
+      numbers["max_in_flight"] = _number("max_in_flight", self.max_in_flight)
+    for name, value in numbers.items():
+      object.__setattr__(self, name, value)
 
   def check_batch(self, examples: int) -> None:
     """Raises ExtractionError if the sizes are not those of the batch."""
@@ -239,19 +232,20 @@ def check_in_flight(config: VariantConfig) -> None:
     )
 
 
-def _check_sizes(sizes: tuple[Any, ...], count: int) -> None:
-  if len(sizes) == count and all(
-    isinstance(size, int) and not isinstance(size, bool) and size >= 1
-    for size in sizes
-  ):
-    return
+def _whole_sizes(sizes: Sequence[Any], count: int) -> tuple[int, ...]:
+  numbers = [whole_number(size) for size in sizes]
+  known = [number for number in numbers if number is not None and number >= 1]
+  if len(known) == len(sizes) == count:
+    return tuple(known)
+  pairs = zip(sizes, numbers, strict=True)
   raise ExtractionError(
-    f"microbatches is {shown(list(sizes))}; sizes must be one or more integers"
-    " of at least 1, as many as there are microbatches"
+    f"microbatches is {shown([s if n is None else n for s, n in pairs])}; sizes"
+    " must be one or more integers of at least 1, as many as there are"
+    " microbatches"
   )
 
 
-def _check_number(name: str, value: Any) -> None:
+def _number(name: str, value: Any) -> int:
   if is_auto(value):
     raise ExtractionError(
       f"{name} is 'auto', which place_model, plan_model and tfplace-place"
@@ -267,6 +261,7 @@ def _check_number(name: str, value: Any) -> None:
     if name == "microbatches":
       text += ", a list of sizes, or 'auto' for place_model and plan_model"
     raise ExtractionError(text)
+  return number
 
 
 WHOLE = VariantConfig()

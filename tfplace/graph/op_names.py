@@ -46,8 +46,8 @@ def scope_of(name: str) -> str | None:
   if len(parts) < _LEAST_PARTS:
     return None
   # A gradient's name ends with the forward op's name and its own.
-  own = 2 if forward != name and len(parts) > _LEAST_PARTS else 1
-  return "/".join(parts[:-own])
+  last = 2 if forward != name and len(parts) > _LEAST_PARTS else 1
+  return "/".join(parts[:-last])
 
 
 def numbered_parts(scope: str) -> tuple[Part, ...]:

@@ -29,13 +29,13 @@ def phases(graph: OpGraph) -> np.ndarray:
   gradients, updates of metrics and variables. SHARED are all others, such as
   reads of variables.
   """
-  own, src, dst = graph.microbatch >= 0, graph.edge_src, graph.edge_dst
-  within = own[src] & (graph.microbatch[src] == graph.microbatch[dst])
-  gradients = own & _gradients(graph)
+  inside, src, dst = graph.microbatch >= 0, graph.edge_src, graph.edge_dst
+  within = inside[src] & (graph.microbatch[src] == graph.microbatch[dst])
+  gradients = inside & _gradients(graph)
   backward = descendants(gradients, src[within], dst[within])
-  after, before = descendants(own, src, dst), descendants(own, dst, src)
+  after, before = descendants(inside, src, dst), descendants(inside, dst, src)
   return np.select(
-    [backward, own, after & ~before], [BACKWARD, FORWARD, UPDATE], SHARED
+    [backward, inside, after & ~before], [BACKWARD, FORWARD, UPDATE], SHARED
   )
 
 

@@ -81,9 +81,9 @@ def measured_problem(
     _STEP: graph.extra[_STEP],
     measured_costs.STEP_NOISE: measured_costs.noise_of(graph),
   }
-  own = dataclasses.replace(problem.graph, time_us=times, extra=extra)
+  timed = dataclasses.replace(problem.graph, time_us=times, extra=extra)
   cluster = _with_overhead(problem.cluster, graph.extra[_OVERHEAD])
-  return Problem(own, cluster, order=problem.order)
+  return Problem(timed, cluster, order=problem.order)
 
 
 def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:

@@ -141,12 +141,12 @@ class Runs:
     The strategy's own comes first. The first round also runs one device and
     the other baselines.
     """
-    own = plan.results[0]
+    best = plan.results[0]
     others = sorted(
-      own.tried, key=lambda result: result.evaluation.step_time_us
+      best.tried, key=lambda result: result.evaluation.step_time_us
     )
-    wanted = [own, *others]
-    baselines = plan.results[1 + len(own.tried) :]
+    wanted = [best, *others]
+    baselines = plan.results[1 + len(best.tried) :]
     if plan.single_device is not None:
       baselines = [plan.single_device, *baselines]
     chosen = self._not_run(wanted, [])[:count]

@@ -14,12 +14,12 @@ def policy_of(model: Any) -> str:
   """Returns the name of the dtype policy of a model's heaviest layers."""
   sizes: dict[str, int] = {}
   for layer in _layers(model):
-    own = sum(
+    size = sum(
       math.prod(weight.shape)
       for weight in getattr(layer, "_trainable_variables", [])
     )
     name = layer.dtype_policy.name
-    sizes[name] = sizes.get(name, 0) + own
+    sizes[name] = sizes.get(name, 0) + size
   if not sizes:
     return str(model.dtype_policy.name)
   return max(sizes, key=lambda name: sizes[name])
@@ -40,13 +40,13 @@ def rebuilt(model: Any, precision: str) -> Any:
   """
   import keras
 
-  own = policy_of(model)
-  if own == precision:
+  before = policy_of(model)
+  if before == precision:
     return model
   classes = {type(layer).__name__: type(layer) for layer in _layers(model)}
   try:
     with policy_scope(precision), keras.saving.custom_object_scope(classes):
-      config = _with_policy(model.get_config(), own, precision)
+      config = _with_policy(model.get_config(), before, precision)
       copy = type(model).from_config(config)
       if model.compiled:
         copy.compile_from_config(model.get_compile_config())

@@ -149,10 +149,10 @@ def check_calls(graph_def: tf.compat.v1.GraphDef) -> None:
   def called(nodes: Iterable[node_lib.NodeDef]) -> list[str]:
     names = []
     for node in nodes:
-      own = node_lib.called_functions(node)
+      new = node_lib.called_functions(node)
       if node.op == "SymbolicGradient":
-        own += [gradients[name] for name in own if name in gradients]
-      names += [name for name in own if name in functions]
+        new += [gradients[name] for name in new if name in gradients]
+      names += [name for name in new if name in functions]
     return names
 
   calls = {name: called(f.node_def) for name, f in functions.items()}

@@ -123,9 +123,9 @@ def _fewest(
     fit = result[i]
     most = ones[i].num_devices if fit is None else fit.num_devices - 1
     least = 1 if ones[i].fits else first
-    found = fits.smallest_fit(rows[i], ones[i], config, least, most)
-    if found is not None:
-      result[i], first = found, found.num_devices
+    smallest = fits.smallest_fit(rows[i], ones[i], config, least, most)
+    if smallest is not None:
+      result[i], first = smallest, smallest.num_devices
     elif fit is None:
       first = max(first, most + 1)
   return result

@@ -203,11 +203,11 @@ def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
   names = [node.name for node in kept]
   del graph_def.node[:]
   graph_def.node.extend(_with_single_shapes(kept))
-  own = {op.name: op for op in graph.get_operations()}
+  op_of = {op.name: op for op in graph.get_operations()}
   for size in (_BATCH, batch_size):
     with tf.Graph().as_default():
       given = {}
-      for op in own.values():
+      for op in op_of.values():
         if op.type == "Placeholder":
           (tensor,) = op.outputs
           shape = tensor.shape
@@ -223,9 +223,9 @@ def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
         )
       except ValueError:  # The step does not take batches of this size.
         continue
-    inputs = {own[name[:-2]].name: t.op for name, t in given.items()}
+    inputs = {op_of[name[:-2]].name: t.op for name, t in given.items()}
     return {**inputs, **dict(zip(names, copies, strict=True))}
-  return own
+  return op_of
 
 
 def _with_single_shapes(

@@ -119,8 +119,8 @@ def _layer_by_name(
 
   The scope of a layer is numbered if the layer was traced before.
   """
-  own = original_name(name_in_whole(name))
-  scopes = own.rpartition(GRADIENT_SCOPE)[2].split("/")[:-1]
+  whole = original_name(name_in_whole(name))
+  scopes = whole.rpartition(GRADIENT_SCOPE)[2].split("/")[:-1]
   while scopes:
     for layer in (scopes[-1], re.sub(r"_\d+$", "", scopes[-1])):
       if layer in layers:

@@ -72,11 +72,13 @@ def _scatter_nd(op: OpPair, inputs: list[Value]) -> Value:
     raise Mixes(Why.COUNT)
   if shape == FIXED and indices.numbered is None:
     return Reduced("sum")
-  own = made(op)
+  rows = made(op)
   # One entry for each example: `made` gives the entries per example as `inner`.
-  if not isinstance(own, Rows) or own.inner != 1 or own.axis != indices.column:
+  if (
+    not isinstance(rows, Rows) or rows.inner != 1 or rows.axis != indices.column
+  ):
     raise Mixes("scatters into a tensor whose shape depends on the batch")
-  return Rows(own.axis)
+  return Rows(rows.axis)
 
 
 @rule(
