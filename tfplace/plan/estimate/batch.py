@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tfplace.errors import InfeasibleError, TfplaceError, shown
-from tfplace.graph.estimate import LargestBatch, SmallestFit
+from tfplace.graph.estimate import LargestBatch
 from tfplace.plan.estimate import fits
 from tfplace.plan.estimate.cards import Card, Traces
 
@@ -27,7 +27,7 @@ def find_largest_batch(
       f"microbatches is {shown(list(variant.sizes))}, and the largest"
       " batch is sought in equal microbatches: give their number"
     )
-  tried: dict[int, SmallestFit | None] = {}
+  tried: dict[int, fits.Fit | None] = {}
   loads: dict[int, float] = {}  # Peak over memory of one device.
 
   def is_fitting(size: int) -> bool:
@@ -60,14 +60,7 @@ def find_largest_batch(
     )
   fit = tried[size]
   assert fit is not None  # `is_fitting`
-  return LargestBatch(
-    cluster=card.cluster.name,
-    batch_size=size,
-    strategy=fit.strategy,
-    step_time_us=fit.step_time_us,
-    peak_memory_bytes=fit.peak_memory_bytes,
-    tried=tuple(tried),
-  )
+  return LargestBatch(card.cluster.name, size, *fit, tuple(tried))
 
 
 def largest(is_fitting: Callable[[int], bool], size: int, least: int) -> int:

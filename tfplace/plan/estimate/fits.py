@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 
@@ -96,6 +97,14 @@ def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
   return OneDevice(graph, schedule, device, min(number, MAX_DEVICES))
 
 
+class Fit(NamedTuple):
+  """A placement that fits: its placer, step time and largest peak."""
+
+  strategy: str
+  step_time_us: float
+  peak_memory_bytes: float
+
+
 def smallest_fit(
   card: Card,
   one: OneDevice,
@@ -113,25 +122,20 @@ def smallest_fit(
       cluster = card.with_devices(count, one.kind)
       fit = placed(one.graph, cluster, (one.kind,))
     if fit is not None:
-      return dataclasses.replace(
-        fit,
-        num_devices=count,
-        microbatches=config.count,
-        max_in_flight=config.in_flight,
-      )
+      return SmallestFit("", count, config.count, config.in_flight, *fit)
   return None
 
 
-def of_one(one: OneDevice) -> SmallestFit | None:
+def of_one(one: OneDevice) -> Fit | None:
   """Returns the step on one device if it fits there."""
   if not one.fits:
     return None
-  return _fit("single", one.schedule.step_time_us, one.peak_memory_bytes)
+  return Fit("single", one.schedule.step_time_us, one.peak_memory_bytes)
 
 
 def placed(
   graph: OpGraph, cluster: Cluster, kinds: Collection[str]
-) -> SmallestFit | None:
+) -> Fit | None:
   """Places a step on several devices of some kinds by the cheap placers.
 
   Each placement is simulated; one that does not fit is None.
@@ -147,12 +151,8 @@ def placed(
       continue
     evaluation = result.evaluation
     peak = max(evaluation.peak_memory_bytes.values())
-    return _fit(strategy, evaluation.step_time_us, peak)
+    return Fit(strategy, evaluation.step_time_us, peak)
   return None
-
-
-def _fit(strategy: str, step_time_us: float, peak: float) -> SmallestFit:
-  return SmallestFit("", 1, 1, 1, strategy, step_time_us, peak)
 
 
 def on_cards_only(
