@@ -80,7 +80,7 @@ def _gradients(graph: OpGraph) -> np.ndarray:
 def descendants(
   start: np.ndarray, src: np.ndarray, dst: np.ndarray
 ) -> np.ndarray:
-  """Returns [num_ops] bool: ops to which edges lead from the start, included.
+  """Returns [num_ops] bool: the start, and all ops that edges lead to from it.
 
   Args:
     start: [num_ops] bool.
@@ -88,7 +88,7 @@ def descendants(
     dst: [num_edges] op that it enters.
   """
   count = len(start)
-  begins = np.flatnonzero(start)  # All follow an op in front.
+  begins = np.flatnonzero(start)  # A further node leads to them.
   rows = np.concatenate((src, np.full(len(begins), count)))
   columns = np.concatenate((dst, begins))
   edges = scipy.sparse.coo_matrix(
