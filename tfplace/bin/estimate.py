@@ -117,7 +117,11 @@ def _estimate(
 ) -> Estimate:
   config = sources.request(values)
   result = estimates.estimate_steps(
-    source, rows, config, values.precision or None, on_stage
+    source,
+    rows,
+    config,
+    precisions=values.precision or None,
+    on_stage=on_stage,
   )
   if not values.largest_batch:
     return result

@@ -25,9 +25,10 @@ class FunctionBody:
     call: NodeDef,
     function: node_lib.FunctionDef,
     attrs: Mapping[str, object],
+    *,
     functions: Mapping[str, node_lib.FunctionDef],
     used: set[str],
-    name: str | None = None,
+    name: str | None,
   ) -> None:
     self.call = call
     self.name = name or call.name

@@ -151,7 +151,12 @@ class _Inliner:
         op=node.name,
       )
     body = FunctionBody(
-      node, function, called.attr, self.functions, self.used, scope
+      node,
+      function,
+      called.attr,
+      functions=self.functions,
+      used=self.used,
+      name=scope,
     )
     path = (*self.origins.get(node.name, (node.name,)), attribute)
     for inner, flat in body.names.items():

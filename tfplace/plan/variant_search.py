@@ -11,7 +11,6 @@ from tfplace.plan.steps import Steps
 from tfplace.plan.successive_halving import SuccessiveHalving
 from tfplace.plan.variants import (
   StepVariant,
-  VariantChoice,
   VariantTrial,
   in_words,
   order_reason,
@@ -57,7 +56,7 @@ def choose_variant(
     rivals = [trial for trial in others if trial.best and trial.step]
     if rivals:
       rival = min(rivals, key=lambda trial: trial.step_time_us)
-      outcome = _faster(outcome, choice, rival, config.searches, show)
+      outcome = _faster(outcome, rival, config, show)
   for trial in variants.trials:
     trial.step = None  # It may hold a copy of the weights.
   return outcome
@@ -75,20 +74,16 @@ def _placed(step: StepVariant, config: PlanConfig, show: Stages) -> Outcome:
 
 
 def _faster(
-  outcome: Outcome,
-  choice: VariantChoice,
-  rival: VariantTrial,
-  searches: bool,
-  show: Stages,
+  outcome: Outcome, rival: VariantTrial, config: PlanConfig, show: Stages
 ) -> Outcome:
   """Measures the rival variant and returns the faster one of the two.
 
-  Unless the strategy `searches`, the rival keeps its own placement.
+  Unless the strategy searches, the rival keeps its own placement.
   """
+  choice, step = outcome.choice, rival.opened
+  assert choice is not None and step.live is not None  # On the same devices.
   single = choice.single if rival is choice.trials[0] else None
   results = {placement_key(r): r for r in (rival.best, single) if r is not None}
-  step = rival.opened
-  assert step.live is not None  # All variants are on the same devices.
   runs = Runs(step.live, repeats=False)
   problem = step.problem.in_order(rival.order)
   what = f" the step {in_words(rival.variant)}"
@@ -97,7 +92,7 @@ def _faster(
       runs.add(problem, list(results.values()), on_stage)
   except MeasurementError:
     return outcome
-  chosen = runs.chosen() if searches else 0
+  chosen = runs.chosen() if config.searches else 0
   ran, known = runs.measured[chosen], outcome.evaluation
   rival.measured_us = ran.step_time_us
   if (not ran.feasible, ran.step_time_us) >= (

@@ -90,7 +90,7 @@ def trace_keras(
     _build(model, batch.structure)
   _check_microbatches(microbatches, training, batch.batch_size)
   concrete, losses, recorder = _trace_step(
-    model, batch, kind, on_stage, microbatches
+    model, batch, kind=kind, on_stage=on_stage, microbatches=microbatches
   )
   on_stage("inlining")
   samples = zip(concrete.inputs, batch.values, strict=False)  # in flat order
@@ -229,6 +229,7 @@ def _check_compiled(model: keras.Model) -> None:
 def _trace_step(
   model: keras.Model,
   batch: keras_inputs.BatchSpec,
+  *,
   kind: str,
   on_stage: Progress,
   microbatches: VariantConfig,

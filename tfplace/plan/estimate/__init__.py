@@ -72,7 +72,7 @@ def estimate(
     sizes=sizes,
     sample=sample,
   )
-  return estimate_steps(source.loaded(), rows, config, precisions)
+  return estimate_steps(source.loaded(), rows, config, precisions=precisions)
 
 
 def largest_batch(
@@ -137,6 +137,7 @@ def estimate_steps(
   source: ModelSource,
   rows: Sequence[Card],
   config: PlanConfig,
+  *,
   precisions: Sequence[str] | None = None,
   on_stage: Progress = silent,
 ) -> Estimate:

@@ -109,6 +109,7 @@ def smallest_fit(
   card: Card,
   one: OneDevice,
   config: VariantConfig,
+  *,
   first: int,
   most: int,
 ) -> SmallestFit | None:

@@ -123,7 +123,9 @@ def _fewest(
     fit = result[i]
     most = ones[i].num_devices if fit is None else fit.num_devices - 1
     least = 1 if ones[i].fits else first
-    smallest = fits.smallest_fit(rows[i], ones[i], config, least, most)
+    smallest = fits.smallest_fit(
+      rows[i], ones[i], config, first=least, most=most
+    )
     if smallest is not None:
       result[i], first = smallest, smallest.num_devices
     elif fit is None:

@@ -188,7 +188,7 @@ class _Checked:
         self._second.graph,
         self._sizes,
         given,
-        self._has_statistics,
+        has_statistics=self._has_statistics,
       )
     except Mixes as mixes:
       raise ExtractionError(

@@ -37,7 +37,7 @@ class GraphTemplate:
     self,
     graph: Any,
     results: Iterable[tf.Tensor],
-    without: Collection[str] = (),
+    without: Collection[str],
   ) -> None:
     self._graph = graph
     self._captures = {inner.name: outer for outer, inner in graph.captures}
@@ -84,7 +84,7 @@ class GraphTemplate:
     return {node.name: node for node in self._graph.as_graph_def().node}
 
   def captured(
-    self, values: dict[str, tf.Tensor], relay: str = ""
+    self, values: dict[str, tf.Tensor], relay: str
   ) -> dict[str, tf.Tensor]:
     """Brings the function's captures into the current graph.
 
@@ -131,12 +131,9 @@ class GraphTemplate:
     return set(reached(inside(roots), before))
 
   def copy(
-    self,
-    scope: str,
-    given: Mapping[str, tf.Tensor],
-    ops: Set[str] | None = None,
+    self, scope: str, given: Mapping[str, tf.Tensor], ops: Set[str]
   ) -> dict[str, tf.Tensor]:
-    """Imports the ops, all of `self.ops` by default, once.
+    """Imports ops once.
 
     Args:
       scope: name scope, ending with a slash.
@@ -152,10 +149,9 @@ class GraphTemplate:
     current: Any = tf.compat.v1.get_default_graph()
     kept = getattr(current, "_tfplace_copied", ())
     current._tfplace_copied = (*kept, self._graph)
-    chosen = self.ops if ops is None else ops
-    key = frozenset(chosen)  # equal for all microbatches of one size
+    key = frozenset(ops)  # equal for all microbatches of one size
     if key not in self._prepared:
-      self._prepared[key] = self._graph_def(chosen)
+      self._prepared[key] = self._graph_def(ops)
     graph_def, used = self._prepared[key]
     imported = tf.graph_util.import_graph_def(
       graph_def,

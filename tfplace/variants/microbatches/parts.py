@@ -33,6 +33,7 @@ class Parts:
     self,
     data: Any,
     count: int,
+    *,
     variables: Sequence[keras.Variable] = (),
     sources: Sequence[tf.Tensor] | None = None,
     sizes: Sequence[int] | None = None,
@@ -140,7 +141,13 @@ class Parts:
 
   def with_states(self, variables: Sequence[keras.Variable]) -> "Parts":
     """Returns the batch with additional per-example variables to slice."""
-    return Parts(self._data, self.count, variables, self.sources, self.sizes)
+    return Parts(
+      self._data,
+      self.count,
+      variables=variables,
+      sources=self.sources,
+      sizes=self.sizes,
+    )
 
 
 class Division(NamedTuple):

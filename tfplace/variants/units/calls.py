@@ -73,7 +73,9 @@ def compile_units(
   lowering = Lowering(graph, shaped)
   refused: dict[tf.Operation, str] = {}
   while True:
-    group_of = _grouped(flow, unit_of, turn_of, shaped, refused)
+    group_of = _grouped(
+      flow, unit_of=unit_of, turn_of=turn_of, shaped=shaped, refused=refused
+    )
     compiled = functions(flow, group_of)
     new = lowering.refused(compiled)
     if not new:
@@ -108,6 +110,7 @@ def _pass_identities(graph: tf.Graph) -> None:
 
 def _grouped(
   flow: Flow,
+  *,
   unit_of: Callable[[tf.Operation], Hashable | None],
   turn_of: Callable[[str], int | None],
   shaped: Mapping[str, tf.Operation],

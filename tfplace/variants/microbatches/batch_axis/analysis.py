@@ -32,6 +32,7 @@ def follow(
   second: tf.Graph,
   sizes: tuple[int, int],
   given: Mapping[str, Value],
+  *,
   has_statistics: Callable[[str], bool] = lambda op: False,
 ) -> dict[str, Value]:
   """Computes the abstract value of every tensor of a graph, by name.

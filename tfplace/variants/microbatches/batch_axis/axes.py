@@ -37,6 +37,7 @@ def follow_axes(
   inputs: Sequence[Value],
   terms: Sequence[Names],
   result: Names,
+  *,
   why: str = Why.COMBINES,
   total: str | None = None,
 ) -> Value:
@@ -135,7 +136,8 @@ def _register(equation: str, op_types: str, why: str = Why.COMBINES) -> None:
 
   @rule(*op_types.split(), sizes="#" in left)
   def _by_equation(op: OpPair, inputs: list[Value]) -> Value:
-    return follow_axes(op, inputs, terms, "" if total else result, why, total)
+    names = "" if total else result
+    return follow_axes(op, inputs, terms, names, why=why, total=total)
 
 
 for _row in _EQUATIONS:
@@ -221,7 +223,7 @@ def _reduced(op: OpPair, inputs: list[Value]) -> Value:
   kept = ["one" if name == "reduced" else name for name in names]
   result = kept if op.attr("keep_dims") else [n for n in kept if n != "one"]
   why = "reduces over the examples of the batch"
-  return follow_axes(op, inputs, [names], result, why, total)
+  return follow_axes(op, inputs, [names], result, why=why, total=total)
 
 
 # Op type -> the input that names the axes that it combines, and how.
@@ -244,7 +246,7 @@ def _along_axes(op: OpPair, inputs: list[Value]) -> Value:
   if how == "compares":
     result = [name for name in names if name != "A"]
   why = f"{how} the examples of the batch"
-  return follow_axes(op, inputs, [names], result, why)
+  return follow_axes(op, inputs, [names], result, why=why)
 
 
 @rule("Transpose", numbers="kept")
@@ -285,7 +287,7 @@ def _unpack(op: OpPair, inputs: list[Value]) -> Value:
   names = ["A" if i == gone else i for i in range(op.in_rank(0))]
   result = [*range(gone), *range(gone + 1, len(names))]
   why = "takes the examples of the batch apart"
-  return follow_axes(op, inputs, [names], result, why)
+  return follow_axes(op, inputs, [names], result, why=why)
 
 
 @rule("Bitcast")
@@ -301,7 +303,7 @@ def _pad(op: OpPair, inputs: list[Value]) -> Value:
   names = [
     i if (a, b) == (c, d) else "P" for i, (a, b, c, d) in enumerate(shapes)
   ]
-  return follow_axes(op, inputs, [names], names, Why.FOREIGN)
+  return follow_axes(op, inputs, [names], names, why=Why.FOREIGN)
 
 
 @rule("MaxPoolWithArgmax")
@@ -321,7 +323,7 @@ def _batch_norm(op: OpPair, inputs: list[Value]) -> list[Value]:
   why = "computes statistics over the examples of the batch"
   terms = [image, "c", "c", "c", "c"]
   normal, statistics = (
-    follow_axes(op, inputs, terms, result, why) for result in (image, "c")
+    follow_axes(op, inputs, terms, result, why=why) for result in (image, "c")
   )
   return [normal, *[statistics] * rest]
 
@@ -331,4 +333,6 @@ def _bincount(op: OpPair, inputs: list[Value]) -> Value:
   term = "nk"[: op.in_rank(0)]  # The bins replace the last axis.
   why = "looks for a value in any example of the batch"
   total = None if op.attr("binary_output") else "sum"
-  return follow_axes(op, inputs, [term, "_", term], f"{term[:-1]}B", why, total)
+  terms = [term, "_", term]
+  result = f"{term[:-1]}B"
+  return follow_axes(op, inputs, terms, result, why=why, total=total)

@@ -24,7 +24,7 @@ def _gather(op: OpPair, inputs: list[Value]) -> Value:
   table = ["T" if i == axis else i for i in range(rank)]
   indices = [i if i < batch_dims else f"i{i}" for i in range(depth)]
   result = [*table[:axis], *indices[batch_dims:], *table[axis + 1 :]]
-  return follow_axes(op, inputs, [table, indices], result, Why.BY_INDEX)
+  return follow_axes(op, inputs, [table, indices], result, why=Why.BY_INDEX)
 
 
 @rule("GatherNd", "ResourceGatherNd", numbers="read")
@@ -46,7 +46,7 @@ def _gather_nd(op: OpPair, inputs: list[Value]) -> Value:
   rest = range(op.out_rank() - last)
   names = [f"i{i}" for i in range(last)]
   terms = [[*["T"] * depth, *rest], [*names, "D"]]
-  return follow_axes(op, inputs, terms, [*names, *rest], Why.BY_INDEX)
+  return follow_axes(op, inputs, terms, [*names, *rest], why=Why.BY_INDEX)
 
 
 @rule("UnsortedSegmentSum")
@@ -91,4 +91,4 @@ def _tensor_scatter(op: OpPair, inputs: list[Value]) -> Value:
   tensor = [*["T"] * depth, *rest]
   updates = [*["U"] * (op.in_rank(1) - 1), *rest]
   why = "writes examples of the batch by index"
-  return follow_axes(op, inputs, [tensor, "_", updates], tensor, why)
+  return follow_axes(op, inputs, [tensor, "_", updates], tensor, why=why)
