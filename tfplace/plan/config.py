@@ -124,9 +124,6 @@ class PlanConfig:
   and `StepOptions`.
 
   Attributes:
-    strategy: name of a placer.
-    budget_s: time limit of the lower-bound proof and the placer, in seconds.
-    seed: seed of the placer's random choices.
     policy: exported policy of a learned strategy. None selects the shipped
       policy.
     baselines: strategies to compare the placement with.
@@ -145,7 +142,6 @@ class PlanConfig:
       is short.
     measure: whether placements run on the devices of the source, if it has any,
       and the measured step times decide.
-    costs: name of the cost model.
     measures_costs: whether the step runs once to measure its costs. None leaves
       that to the caller.
     workers: workers of `dask`, which the planner opens.
