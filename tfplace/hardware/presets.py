@@ -100,7 +100,6 @@ class _Host:
     task: name of its task in a network, "" outside of one.
     devices: its GPUs, then its CPU.
     links: between all pairs of them.
-    bytes_per_us: bandwidth of one adapter, which its PCIe slot may limit.
     network: its adapters.
     sources: part -> source of its figures.
   """
@@ -108,7 +107,6 @@ class _Host:
   task: str
   devices: tuple[Device, ...]
   links: tuple[Link, ...]
-  bytes_per_us: float
   network: NetworkModel
   sources: Mapping[str, str]
 
@@ -163,12 +161,11 @@ def _host(
     (NETWORKS[each.model.network] for each in gpus),
     key=lambda network: network.bytes_per_us,
   )
-  rate = min(network.bytes_per_us, model.pcie_bytes_per_us)
-  return _Host(task, tuple(devices), tuple(links), rate, network, sources)
+  return _Host(task, tuple(devices), tuple(links), network, sources)
 
 
 def _network_links(src: _Host, dst: _Host) -> list[Link]:
-  rate = min(src.bytes_per_us, dst.bytes_per_us)
+  rate = min(src.network.bytes_per_us, dst.network.bytes_per_us)
   latency_us = max(src.network.latency_us, dst.network.latency_us)
   links = []
   for i, device in enumerate(src.devices):
