@@ -114,12 +114,16 @@ class VariantConfig:
       object.__setattr__(self, name, value)
 
   def check_batch(self, examples: int) -> None:
-    """Raises ExtractionError if the sizes are not those of the batch."""
+    """Raises ExtractionError if a batch cannot be divided this way."""
     if self.sizes is not None and sum(self.sizes) != examples:
       raise ExtractionError(
         f"microbatches is {shown(list(self.sizes))}, in all"
         f" {shown(sum(self.sizes))} examples, and the batch has {examples}:"
         " give sizes that add up to the batch, or their number"
+      )
+    if self.count > examples:
+      raise ExtractionError(
+        f"microbatches is {self.count}, and the batch has {examples} examples"
       )
 
   def with_count(

@@ -252,18 +252,11 @@ def _trace_step(
       return logs
 
   step = tf.function(data_step, jit_compile=False, autograph=False)
-  try:
+  what = f"traced at batch size {batch.batch_size}"
+  if not microbatches.is_whole:
+    what += f" in {microbatches.count} microbatches"
+  with _errors_of(model, what):
     concrete = step.get_concrete_function(batch.structure)
-  except ExtractionError:
-    raise
-  except Exception as error:
-    parts = ""
-    if not microbatches.is_whole:
-      parts = f" in {microbatches.count} microbatches"
-    raise ExtractionError(
-      f"model {model.name!r} cannot be traced at batch size"
-      f" {batch.batch_size}{parts}: {_cause(error)}"
-    ) from error
   return concrete, losses, recorders[-1]
 
 
@@ -292,11 +285,6 @@ def _check_microbatches(
       f"recompute is {microbatches.recompute}: only a training step recomputes"
     )
   microbatches.check_batch(batch_size)
-  if microbatches.count > batch_size:
-    raise ExtractionError(
-      f"microbatches is {microbatches.count}, and the batch has {batch_size}"
-      " examples"
-    )
 
 
 def _cause(error: Exception) -> str:
@@ -312,7 +300,7 @@ def _cause(error: Exception) -> str:
 
 def _build(model: keras.Model, structure: Any) -> None:
   """Creates all variables as `fit` does, or as the model's own step does."""
-  try:
+  with _errors_of(model, "built"):
     if keras_inputs.has_own_step(model):
       step = tf.function(model.train_step, autograph=False)
       step.get_concrete_function(structure)
@@ -322,11 +310,18 @@ def _build(model: keras.Model, structure: Any) -> None:
       structure,
     )
     model._symbolic_build(data_batch=batch)
+
+
+@contextlib.contextmanager
+def _errors_of(model: keras.Model, what: str) -> Iterator[None]:
+  """Says which model Keras cannot build or trace, and why."""
+  try:
+    yield
   except ExtractionError:
     raise
   except Exception as error:
     raise ExtractionError(
-      f"model {model.name!r} cannot be built: {_cause(error)}"
+      f"model {model.name!r} cannot be {what}: {_cause(error)}"
     ) from error
 
 
