@@ -318,7 +318,7 @@ class _Lines:
 def show_stage(
   stage: str, detail: str, seconds: float | None
 ) -> Iterator[Progress]:
-  """Shows a progress bar for a stage; a `ShowStage` of `plan.config`."""
+  """Shows a progress bar for a stage; a `ShowStage` of `plan.stages`."""
   what = f"{stage[0].upper()}{stage[1:]}{detail}"
   with showing_progress(what, seconds, stage in _IN_LINES) as on_stage:
     yield on_stage

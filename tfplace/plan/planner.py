@@ -20,7 +20,6 @@ from tfplace.plan.plan import Plan, printer
 from tfplace.plan.proposals import num_working_devices
 from tfplace.plan.search import (
   Outcome,
-  is_beaten,
   is_on_cpus,
   on_one_device,
 )
@@ -205,9 +204,13 @@ def _plan(steps: Steps, outcome: Outcome, config: PlanConfig) -> Plan:
   strategy given by name is always selected.
   """
   result, single = outcome.best, outcome.single_device
-  alone = None if single is None else outcome.evaluation_of(single)
   is_auto = config.strategy == AUTO
-  beaten = is_auto and is_beaten(outcome.evaluation_of(result), alone)
+  beaten = (
+    is_auto
+    and single is not None
+    and outcome.evaluation_of(result).step_time_us
+    >= outcome.evaluation_of(single).step_time_us
+  )
   one_device = beaten or len(set(result.placement.devices.tolist())) == 1
   is_chosen = outcome.choice is not None and not outcome.choice.is_first
   if one_device and single is not None and is_auto and not is_chosen:

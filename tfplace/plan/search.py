@@ -119,11 +119,6 @@ def is_on_cpus(result: Result) -> bool:
   return not all(is_cpu) and bool(np.array(is_cpu)[used].all())
 
 
-def is_beaten(evaluation: Evaluation, single: Evaluation | None) -> bool:
-  """Returns whether one device is predicted to be as fast."""
-  return single is not None and evaluation.step_time_us >= single.step_time_us
-
-
 def search(
   problem: Problem, config: PlanConfig, show: Stages | None = None
 ) -> Outcome:

@@ -2,25 +2,16 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 from tfplace.graph.progress import Progress, silent
 
-
-class ShowStage(Protocol):
-  """Callable that displays a stage of planning while it runs."""
-
-  def __call__(
-    self, stage: str, detail: str, seconds: float | None
-  ) -> contextlib.AbstractContextManager[Progress]:
-    """Returns a context for the stage, which yields a progress callback.
-
-    Args:
-      stage: name of the stage, such as "search".
-      detail: text after the name, such as " by auto, for up to 30 s".
-      seconds: time limit, or None.
-    """
+# Displays a stage while it runs: its name, such as "search", text after it,
+# such as " by auto, for up to 30 s", and its time limit in seconds, or None.
+ShowStage: TypeAlias = Callable[
+  [str, str, float | None], contextlib.AbstractContextManager[Progress]
+]
 
 
 class Stages:
