@@ -16,7 +16,6 @@ from tfplace.graph.estimate import (
   StepEstimate,
 )
 from tfplace.graph.evaluation import Evaluation, Result
-from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.order import RANK
 from tfplace.graph.units import format_bytes, format_share, format_us
 from tfplace.plan.variants import VariantChoice, VariantTrial
@@ -132,50 +131,40 @@ def choice_table(choice: VariantChoice, single: Result | None) -> Table:
     choice: the variants and their best placements.
     single: whole step on one device, or None if no device has the memory.
   """
-  trials = choice.trials
-  variants = [trial.variant for trial in trials]
-  cells = {
-    "microbatches": [_microbatches(variant) for variant in variants],
-    "activations": [
-      "kept" if variant.recompute.is_none else "recomputed"
-      for variant in variants
-    ],
-    "in flight": [str(variant.max_in_flight or "all") for variant in variants],
-    "step time": list(map(_step_time, trials)),
-    "vs one device": [
-      "-"
-      if trial.best is None or single is None
-      else f"{single.evaluation.step_time_us / trial.step_time_us:.3f}x"
-      for trial in trials
-    ],
-    "peak memory (fullest)": [
-      "-"
-      if trial.best is None
-      else format_bytes(max(trial.best.evaluation.peak_memory_bytes.values()))
-      for trial in trials
-    ],
-    "search s": [f"{trial.seconds:.2f}" for trial in trials],
-    "order of ops": [trial.order for trial in trials],
-  }
-  if all(variant.recompute.is_none for variant in variants):
-    del cells["activations"]
-  if RANK not in cells["order of ops"]:
-    del cells["order of ops"]
-  rows = list(zip(*cells.values(), strict=True))
-  return Table("", list(cells), rows, bold=variants.index(choice.variant))
+  rows = [_trial_cells(trial, single) for trial in choice.trials]
+  names = list(rows[0])
+  if all(row["activations"] == "kept" for row in rows):
+    names.remove("activations")
+  if all(row["order of ops"] != RANK for row in rows):
+    names.remove("order of ops")
+  cells = [[row[name] for name in names] for row in rows]
+  variants = [trial.variant for trial in choice.trials]
+  return Table("", names, cells, variants.index(choice.variant))
 
 
-def _microbatches(variant: VariantConfig) -> str:
+def _trial_cells(trial: VariantTrial, single: Result | None) -> dict[str, str]:
+  variant, count = trial.variant, str(trial.variant.count)
   if variant.sizes is not None:
-    return f"{variant.count} ({', '.join(map(str, variant.sizes))})"
-  return "1 (whole)" if variant.is_whole else str(variant.count)
-
-
-def _step_time(trial: VariantTrial) -> str:
-  if trial.best is None:
-    return trial.why
-  how = " (measured)" if trial.measured_us is not None else ""
-  return format_us(trial.step_time_us) + how
+    count += f" ({', '.join(map(str, variant.sizes))})"
+  time, ratio, memory = trial.why, "-", "-"
+  if trial.best is not None:
+    is_measured = trial.measured_us is not None
+    time = format_us(trial.step_time_us) + " (measured)" * is_measured
+    peaks = trial.best.evaluation.peak_memory_bytes
+    memory = format_bytes(max(peaks.values()))
+    if single is not None:
+      single_us = single.evaluation.step_time_us
+      ratio = f"{single_us / trial.step_time_us:.3f}x"
+  return {
+    "microbatches": "1 (whole)" if variant.is_whole else count,
+    "activations": "kept" if variant.recompute.is_none else "recomputed",
+    "in flight": str(variant.max_in_flight or "all"),
+    "step time": time,
+    "vs one device": ratio,
+    "peak memory (fullest)": memory,
+    "search s": f"{trial.seconds:.2f}",
+    "order of ops": trial.order,
+  }
 
 
 def html_table(
