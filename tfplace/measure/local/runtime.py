@@ -307,7 +307,9 @@ class Runtime(abc.ABC):
     """
     if self._closed:
       raise MeasurementError("the measuring processes have been closed")
-    for left in reversed(range(0 if self._children else _START_ATTEMPTS)):
+    if self._children:
+      return
+    for left in reversed(range(_START_ATTEMPTS)):
       try:
         return self._spawn()
       except BaseException as error:
