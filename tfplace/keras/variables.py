@@ -67,7 +67,7 @@ class PlacedVariables:
 
   @property
   def are_settled(self) -> bool:
-    """Whether all variables that exist are in their final place."""
+    """Returns whether all existing variables are in their final place."""
     variables = state.variables(self._model)
     return all(id(variable) in self._settled for variable in variables)
 
