@@ -152,7 +152,7 @@ def with_measured_links(cluster: Cluster, on_stage: Progress) -> Cluster:
   proto = context.context().config
   proto.isolate_session_state = True
 
-  timer = links.timer(
+  timer = links.timer_on(
     names, lambda request: session.time_each(request, "", proto, on_stage)
   )
   if names not in _measured_links:

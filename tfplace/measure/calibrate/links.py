@@ -55,7 +55,7 @@ class _Trip(NamedTuple):
   starting_us: float  # of a step
 
 
-def timer(
+def timer_on(
   devices: Sequence[str],
   time_each: Callable[[messages.TimesRequest], Sequence[float]],
 ) -> Timer:

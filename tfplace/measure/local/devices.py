@@ -78,7 +78,7 @@ class WorkerCluster(runtime.Runtime):
         for name in self.device_names
       ),
       links=links.equal_links(
-        self.device_names, links.timer(self.device_names, self.time_each)
+        self.device_names, links.timer_on(self.device_names, self.time_each)
       ),
     )
 
@@ -191,7 +191,7 @@ class LocalDevices(runtime.Runtime):
       )
 
   def _links(self, names: Sequence[str]) -> tuple[Link, ...]:
-    timer = links.timer(names, self.time_each)
+    timer = links.timer_on(names, self.time_each)
     if self._gpus:
       return links.gpu_links(names, timer)
     return links.equal_links(names, timer)

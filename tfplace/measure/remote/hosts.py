@@ -162,7 +162,7 @@ class HostCluster(runtime.Runtime):
     """Measures a link for each ordered pair of devices."""
     result: list[Link] = []
     for pair in itertools.combinations(self.device_names, 2):
-      result += links.worker_links(pair, links.timer(pair, self.time_each))
+      result += links.worker_links(pair, links.timer_on(pair, self.time_each))
     return tuple(result)
 
   def _device(self, name: str) -> Device:
