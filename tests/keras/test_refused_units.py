@@ -119,7 +119,7 @@ def placed(kind, is_given):
     ("grouped", False, "Unique of layer 'refused'.\n"),
     slow("suppressed", True, ""),
     slow("suppressed", False, ""),
-    slow("randomized", False, "StatelessRandomGammaV3 of layer 'refused'.\n"),
+    ("randomized", False, "StatelessRandomGammaV3 of layer 'refused'.\n"),
   ],
 )
 def test_step_runs_without_what_xla_refuses(kind, is_given, op):

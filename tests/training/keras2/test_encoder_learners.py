@@ -164,3 +164,25 @@ def test_an_exported_policy_places_as_in_training(tmp_path, monkeypatch):
   tracker.offer(one.sample(base, np.random.default_rng(0), 0))  # Greedy.
   step = learner.improve(0, np.random.default_rng(0))
   assert tracker.best[1].step_time_us == step.greedy_us
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_samples_in_a_neighborhood_teach_nothing_else(monkeypatch):
+  problem = problem_of(random_graph(200, seed=6), gpus(3))
+  task = task_of(problem, np.ones(200, np.int32))
+  task.best = np.full(200, 2, np.int32)  # Outside, it is not to be imitated.
+  learner = learner_of("ordered", [task])
+  rng = np.random.default_rng(0)
+  sizes = [int(learner._free(0, rng).sum()) for _ in range(100)]
+  assert 10 <= sizes.count(200) <= 45  # A quarter may change everything.
+  monkeypatch.setattr(ordered_learner, "_NEIGHBORHOODS", 1.0)
+  free = learner._free(0, np.random.default_rng(1))
+  assert 0 < free.sum() < 200
+  learner._free = lambda *_: free
+  choices, _, logits = learner._sample(0, np.random.default_rng(1))
+  assert (choices[:, ~free] == 1).all()
+  assert (choices[:, free] != 1).any()
+  assert (choices[-1, free] == 2).all()
+  probs = tf.nn.softmax(logits).numpy()
+  assert (probs[:, ~free, 1] == 1.0).all()  # No gradient, no entropy.
+  assert (probs[:, free].max(axis=-1) < 1.0).all()

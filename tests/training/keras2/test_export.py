@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -40,10 +41,16 @@ def network():
   return result
 
 
+@pytest.fixture(scope="module")
+def original(network, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("original") / "policy"
+  export.export_policy(exportable(network), folder)
+  return folder
+
+
 @pytest.fixture
-def exported(network, tmp_path):
-  export.export_policy(exportable(network), tmp_path / "policy")
-  return tmp_path / "policy"
+def exported(original, tmp_path):
+  return shutil.copytree(original, tmp_path / "policy")
 
 
 def with_info(exported, change):
