@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import numba
 import numpy as np
 from numba.core import event
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
 
 Index = int | np.integer  # Type of an index in NumPy's stubs.
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,7 +31,8 @@ def kernel(function: F) -> F:
 def helper(function: F) -> F:
   """Compiles a function that only kernels call, never Python.
 
-  It has no code that unpacks Python arguments, which takes long to compile.
+  It has no code that unpacks Python arguments, which takes long to compile, and
+  is optimized only as part of each kernel.
   """
   return _compile(function, is_entry=False)
 
@@ -39,29 +42,55 @@ def inlined(function: F) -> F:
   return _compile(function, is_entry=False, forceinline=True)
 
 
-def expanded(function: F) -> F:
-  """Replaces calls by the function's body before their kernel is compiled.
+class _Part(JITCodeLibrary):
+  """Code of a helper, which kernels link, optimize and compile.
 
-  What several such functions call is then compiled once for all of them.
+  Numba also does so for each function by itself, with all that it calls.
   """
-  return _compile(function, is_entry=False, inline="always")
+
+  @property
+  def codegen(self) -> "_Part":
+    return self
+
+  def set_env(self, *unused: Any) -> None:
+    """Skips a variable of the machine code, of which there is none."""
+
+  def get_pointer_to_function(self, unused_name: str) -> int:
+    self._ensure_finalized()
+    return 0
+
+  def _optimize_final_module(self) -> None:
+    pass
+
+  def _finalize_final_module(self) -> None:
+    self._finalized = True
+
+
+class _PartCompiler(Compiler):
+  def define_pipelines(self) -> list[Any]:
+    state = self.state
+    state.library = _Part(state.targetctx.codegen(), state.func_id.func_name)
+    pipelines: list[Any] = super().define_pipelines()
+    return pipelines
 
 
 def _compile(
   function: F,
   is_entry: bool = True,
   forceinline: bool = False,
-  inline: str = "never",
 ) -> F:
-  options = {
+  options: dict[str, Any] = {
     "nogil": True,
     "forceinline": forceinline,
-    "inline": inline,
     "_nrt": False,
     "no_cpython_wrapper": not is_entry,
     "no_cfunc_wrapper": True,  # No kernel is passed as an argument.
   }
-  dispatcher = _cached(function, options)
+  if is_entry:
+    dispatcher = _cached(function, options)
+  else:
+    options["pipeline_class"] = _PartCompiler
+    dispatcher = numba.njit(**options)(function)
   _compiled.append(dispatcher)
   return dispatcher
 
