@@ -70,7 +70,7 @@ def test_nothing_is_left_to_compile_after_warming_up(links):
   )
   before, after, by_numpy = json.loads(done.stdout.splitlines()[-1])
   wanted = ("chain._move", "earliest_start._earliest_start", "merge._merge")
-  for kernel in (*wanted, "engine.simulate", "simulator._simulate_rows"):
+  for kernel in (*wanted, "engine.simulate_rows"):
     assert before[kernel] == 1  # for one type of each argument
   assert max(before.values()) == 1
   assert after == before

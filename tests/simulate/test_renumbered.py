@@ -13,9 +13,10 @@ def run(problem, devices, position=None):
   """Step time, starts, peaks, bytes moved; infinity where it cannot run."""
   tables = engine.pack(problem, position)
   work = engine.workspace(tables)
-  step_us = engine.simulate(tables, devices, work, np.inf)
-  starts = work.ops.time[: tables.num_ops]
-  return step_us, starts, work.peak_bytes, work.moved_bytes[0]
+  found = engine.simulate_one(tables, devices, work)
+  starts = work.nodes["time"][: tables.num_ops]
+  peak_bytes, moved_bytes = found.peak_memory_bytes[0], found.bytes_moved[0]
+  return found.step_time_us[0], starts, peak_bytes, moved_bytes
 
 
 @pytest.mark.parametrize("part", range(2))

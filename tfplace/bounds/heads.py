@@ -193,7 +193,7 @@ def _arrival(
       best = min(
         best,
         arrival_us(
-          flow.delays,
+          flow.links,
           head[u, other] + flow.time_us[u, other],
           flow.num_bytes[edge],
           other,
@@ -304,20 +304,20 @@ def _relax_edge(
   best = stay
   if not together and not at_root:
     for k in range(num_classes):
-      way = arrival_us(flow.delays, 0.0, size, c, k)
+      way = arrival_us(flow.links, 0.0, size, c, k)
       best = min(best, way + flow.time_us[op, k] + far[op, k])
   near[u] = max(near[u], best)
   for k in range(num_classes):
     best = np.inf
     if not together:
-      best = arrival_us(flow.delays, 0.0, size, k, c)
+      best = arrival_us(flow.links, 0.0, size, k, c)
       if not at_root:
         best += flow.time_us[op, c] + near[op]
     if not at_root:
       best = min(best, flow.gap_us[edge, k] + flow.time_us[op, k] + far[op, k])
       if not together:
         for j in range(num_classes):
-          way = arrival_us(flow.delays, 0.0, size, k, j)
+          way = arrival_us(flow.links, 0.0, size, k, j)
           best = min(best, way + flow.time_us[op, j] + far[op, j])
     far[u, k] = max(far[u, k], best)
 

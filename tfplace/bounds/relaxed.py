@@ -13,7 +13,7 @@ import numpy as np
 from tfplace.bounds.memory import group_bytes
 from tfplace.graph.problem import Problem
 from tfplace.simulate.jit import Index, helper
-from tfplace.simulate.links import best_delays
+from tfplace.simulate.links import best_links
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Relaxed:
     size: [num_classes] number of devices.
     time_us: [num_ops, num_classes] op time; inf where the op cannot run.
     gap_us: [num_ops, num_classes] idle time after the op on its device.
-    delays: [num_classes, num_classes] records, see `links.best_delays`.
+    links: [num_classes, num_classes] records, see `links.best_links`.
   """
 
   problem: Problem
@@ -38,7 +38,7 @@ class Relaxed:
   size: np.ndarray
   time_us: np.ndarray
   gap_us: np.ndarray
-  delays: np.ndarray
+  links: np.ndarray
 
   @property
   def overhead_us(self) -> np.ndarray:
@@ -73,7 +73,7 @@ def relax(problem: Problem) -> Relaxed:
     np.bincount(class_of),
     np.ascontiguousarray(time_us),
     np.where((time_us > 0) & allowed, overhead, 0.0),
-    best_delays(problem.cluster, class_of),
+    best_links(problem.cluster, class_of),
   )
 
 
@@ -110,7 +110,7 @@ class Flow(NamedTuple):
     gap_us: [num_edges, num_classes] idle time of the edge's producer.
     time_us: [num_ops, num_classes]; inf where the op cannot run.
     work_us: [num_ops, num_classes] time and gap; inf where it cannot run.
-    delays: [num_classes, num_classes] records, by the class at the other end.
+    links: [num_classes, num_classes] records, by the class at the other end.
     group_of: [num_ops] group of each op.
     spare_us: [num_ops, num_classes] at most 0; added to serial work before an
       op for the gap that may lie outside it.
@@ -124,7 +124,7 @@ class Flow(NamedTuple):
   gap_us: np.ndarray
   time_us: np.ndarray
   work_us: np.ndarray
-  delays: np.ndarray
+  links: np.ndarray
   group_of: np.ndarray
   spare_us: np.ndarray
 
@@ -151,7 +151,7 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
     relaxed.gap_us[graph.edge_src[edges]],
     relaxed.time_us,
     relaxed.time_us + relaxed.gap_us,
-    relaxed.delays.T.copy() if backward else relaxed.delays,
+    relaxed.links.T.copy() if backward else relaxed.links,
     relaxed.problem.group_of,
     spare,
   )

@@ -148,12 +148,12 @@ def sampled_step_us(problem: Problem, devices: np.ndarray) -> np.ndarray | None:
   for row in result:
     factor = np.exp(width * normal(width.shape))
     of_links = np.exp(_LINKS * normal())
-    sample = tables._replace(
-      time_us=tables.time_us * factor[of_op],
-      op_overhead_us=tables.op_overhead_us * factor[_GAP, tables.kind],
-      bandwidth=tables.bandwidth / of_links,
-      latency_us=tables.latency_us * of_links,
-    )
+    device, links = tables.devices.copy(), tables.links.copy()
+    device["op_overhead_us"] *= factor[_GAP, device["kind"]]
+    links["bandwidth"] /= of_links
+    links["latency_us"] *= of_links
+    times = tables.time_us * factor[of_op]
+    sample = tables._replace(time_us=times, devices=device, links=links)
     row[:] = simulator.run(devices, tables=sample).step_time_us
   return result
 

@@ -1,20 +1,42 @@
 """Transfer times on links, by rule 3 (channel) of docs/simulation.md.
 
 The engine divides bytes by the bandwidth. Estimates and proofs multiply by its
-inverse, stored in `DELAY` records, which can also describe classes of devices.
+inverse, which `LINK` records also hold; these can describe classes of devices.
 """
 
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tfplace.graph.cluster import Cluster
+from tfplace.graph.cluster import MESSAGE_COSTS, Cluster
 from tfplace.graph.problem import Problem
 from tfplace.simulate.jit import Index, inlined
 
 Us = TypeVar("Us", float, np.ndarray)
-# `Cluster` or `Tables`: [num_devices, num_devices] fields of links.
+# `Cluster` or `link_table`: [num_devices, num_devices] fields of links.
 LinkFields = Any
+
+# A link by rule 3, in microseconds and bytes; `channel` is -1 without a link
+# and between classes of devices. Then follow estimates of a message and per
+# byte: the time from the end of the producer, with its sends, to the reader,
+# receives included, and the time of the channel alone. Without a link,
+# `delay_us` is infinite and the times per byte are 0.
+LINK = np.dtype(
+  [
+    ("bandwidth", np.float64),
+    ("latency_us", np.float64),
+    ("gap_us", np.float64),
+    ("send_us", np.float64),
+    ("send_us_per_byte", np.float64),
+    ("recv_us", np.float64),
+    ("recv_us_per_byte", np.float64),
+    ("delay_us", np.float64),
+    ("delay_us_per_byte", np.float64),
+    ("channel_us_per_byte", np.float64),
+    ("channel", np.int32),
+  ],
+  align=True,
+)
 
 
 def transfer_ends(
@@ -58,50 +80,34 @@ compiled_send_us = inlined(send_us)
 compiled_receive_us = inlined(receive_us)
 
 
-# An estimate of a link: microseconds per byte and per message from the end of a
-# producer, with its sends, to a reader, receives included; the channel's time
-# alone; and its number. Without a link, `latency_us` is infinite, the times per
-# byte are 0 and `channel` is -1, as it is between classes of devices.
-DELAY = np.dtype(
-  [
-    ("us_per_byte", np.float64),
-    ("latency_us", np.float64),
-    ("channel_us_per_byte", np.float64),
-    ("gap_us", np.float64),
-    ("channel", np.int32),
-  ],
-  align=True,
-)
-
-
 @inlined
 def arrival_us(
-  delays: np.ndarray, start_us: float, num_bytes: float, src: Index, dst: Index
+  links: np.ndarray, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
   """Returns when readers get an output sent at `start_us` on a free channel."""
-  delay = delays[src, dst]
-  return start_us + num_bytes * delay.us_per_byte + delay.latency_us
+  link = links[src, dst]
+  return start_us + num_bytes * link.delay_us_per_byte + link.delay_us
 
 
 @inlined
 def free_us(
-  delays: np.ndarray, start_us: float, num_bytes: float, src: Index, dst: Index
+  links: np.ndarray, start_us: float, num_bytes: float, src: Index, dst: Index
 ) -> float:
   """Returns when the channel of a transfer started at `start_us` is free."""
-  delay = delays[src, dst]
-  return start_us + num_bytes * delay.channel_us_per_byte + delay.gap_us
+  link = links[src, dst]
+  return start_us + num_bytes * link.channel_us_per_byte + link.gap_us
 
 
-def delays_of(cluster: Cluster) -> np.ndarray:
-  """Returns [num_devices, num_devices] `DELAY` records of a cluster."""
+def link_table(cluster: Cluster) -> np.ndarray:
+  """Returns the [num_devices, num_devices] `LINK` records of a cluster."""
   linked = cluster.channel >= 0
-  us_per_byte, latency_us = _delays(cluster)
-  result = np.zeros(linked.shape, DELAY)
-  result["us_per_byte"] = np.where(linked, us_per_byte, 0.0)
-  result["latency_us"] = np.where(linked, latency_us, np.inf)
+  result = np.zeros(linked.shape, LINK)
+  for name in ("bandwidth", "latency_us", "gap_us", *MESSAGE_COSTS, "channel"):
+    result[name] = getattr(cluster, name)
+  us_per_byte, fixed_us = _delays(cluster)
+  result["delay_us"] = np.where(linked, fixed_us, np.inf)
+  result["delay_us_per_byte"] = np.where(linked, us_per_byte, 0.0)
   result["channel_us_per_byte"] = np.where(linked, 1 / cluster.bandwidth, 0.0)
-  result["gap_us"] = cluster.gap_us
-  result["channel"] = cluster.channel
   return result
 
 
@@ -116,27 +122,26 @@ def _delays(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
   return 1 / cluster.bandwidth + per_byte, cluster.latency_us + fixed_us
 
 
-def best_delays(cluster: Cluster, class_of: np.ndarray) -> np.ndarray:
+def best_links(cluster: Cluster, class_of: np.ndarray) -> np.ndarray:
   """Returns the best delays between classes of devices, without gaps.
 
-  Each of the [num_classes, num_classes] `DELAY` records has the least time per
+  Each of the [num_classes, num_classes] `LINK` records has the least time per
   byte and the least latency of any link between two devices of these classes.
   `class_of` has the [num_devices] classes.
   """
   count = int(class_of.max()) + 1
   us_per_byte = np.full((count, count), np.inf)
-  latency_us = np.full((count, count), np.inf)
+  fixed_us = np.full((count, count), np.inf)
   src, dst = np.nonzero(cluster.channel >= 0)
   apart = src != dst
   src, dst = src[apart], dst[apart]
   at = class_of[src], class_of[dst]
   delays = _delays(cluster)
   np.minimum.at(us_per_byte, at, delays[0][src, dst])
-  np.minimum.at(latency_us, at, delays[1][src, dst])
-  us_per_byte[np.isinf(us_per_byte)] = 0.0
-  result = np.zeros((count, count), DELAY)
-  result["us_per_byte"] = result["channel_us_per_byte"] = us_per_byte
-  result["latency_us"], result["channel"] = latency_us, -1
+  np.minimum.at(fixed_us, at, delays[1][src, dst])
+  result = np.zeros((count, count), LINK)
+  result["delay_us"], result["channel"] = fixed_us, -1
+  result["delay_us_per_byte"] = np.where(np.isinf(us_per_byte), 0, us_per_byte)
   return result
 
 

@@ -12,60 +12,60 @@ import numpy as np
 
 from tfplace.simulate.jit import Index, helper, inlined
 from tfplace.simulate.tables import Tables
-from tfplace.simulate.workspace import EVENTS, STARTS, Queues, Workspace
+from tfplace.simulate.workspace import (
+  END,
+  ENDED,
+  EVENTS,
+  FREE,
+  START,
+  STARTS,
+  Workspace,
+)
 
 
 @inlined
-def clear(queues: Queues) -> None:
-  """Empties all queues."""
-  queues.head[:] = -1
-  queues.root[:] = -1
-
-
-@inlined
-def is_empty(queues: Queues, queue: Index) -> bool:
+def is_empty(work: Workspace, queue: Index) -> bool:
   """Returns True if `queue` has no node."""
-  return queues.head[queue] < 0 and queues.root[queue] < 0
+  return work.queues[queue].head < 0 and work.queues[queue].root < 0
 
 
 @inlined
-def push(queues: Queues, queue: Index, node: Index) -> None:
+def push(work: Workspace, queue: Index, node: Index) -> None:
   """Adds a node whose time is at least that of all earlier nodes."""
-  nodes = queues.nodes
+  about, nodes = work.queues[queue], work.nodes
   nodes[node].left = -1
-  if queues.head[queue] < 0:
-    queues.head[queue] = node
-    queues.tail[queue] = node
+  if about.head < 0:
+    about.head = node
+    about.tail = node
     return
-  last = np.int64(queues.tail[queue])
+  last = np.int64(about.tail)
   if _is_before(nodes, node, last):
     nodes[node].right = -1
-    root = np.int64(queues.root[queue])
-    queues.root[queue] = _meld(nodes, root, node) if root >= 0 else node
+    about.root = _meld(nodes, np.int64(about.root), node)
   else:
     nodes[last].left = node
-    queues.tail[queue] = node
+    about.tail = node
 
 
 @inlined
-def first(queues: Queues, queue: Index) -> Index:
+def first(work: Workspace, queue: Index) -> Index:
   """Returns the first node of a non-empty queue."""
-  node, root = np.int64(queues.head[queue]), np.int64(queues.root[queue])
-  if root >= 0 and (node < 0 or _is_before(queues.nodes, root, node)):
+  about = work.queues[queue]
+  node, root = np.int64(about.head), np.int64(about.root)
+  if root >= 0 and (node < 0 or _is_before(work.nodes, root, node)):
     return root
   return node
 
 
 @inlined
-def pop(queues: Queues, queue: Index) -> Index:
+def pop(work: Workspace, queue: Index) -> Index:
   """Removes and returns the first node of a non-empty queue."""
-  nodes = queues.nodes
-  node, root = first(queues, queue), np.int64(queues.root[queue])
-  if node == root:
-    left, right = np.int64(nodes[root].left), np.int64(nodes[root].right)
-    queues.root[queue] = _meld(nodes, left, right)
-    return root
-  queues.head[queue] = nodes[node].left
+  node, about = first(work, queue), work.queues[queue]
+  left = np.int64(work.nodes[node].left)
+  if node == about.root:
+    about.root = _meld(work.nodes, left, np.int64(work.nodes[node].right))
+  else:
+    about.head = left
   return node
 
 
@@ -139,7 +139,7 @@ def receive(
   tables: Tables, work: Workspace, op: Index, device: Index, now: float
 ) -> None:
   """Counts an arrived input of `op`; the last one makes it ready."""
-  node = work.ops.nodes[op]
+  node = work.nodes[op]
   node.pending -= 1
   if node.pending == 0:
     make_ready(tables, work, op, device, now)
@@ -151,11 +151,11 @@ def make_ready(
 ) -> None:
   """Queues an op on its device."""
   if tables.is_ranked:
-    work.ops.nodes[op].time = 0.0
+    work.nodes[op].time = 0.0
     work.ready_us[op] = now
   else:
-    work.ops.nodes[op].time = now
-  push(work.ops, device, op)
+    work.nodes[op].time = now
+  push(work, device, op)
   _wake(work, device)
 
 
@@ -164,25 +164,23 @@ def make_receive_ready(
   tables: Tables, work: Workspace, node: Index, device: Index, now: float
 ) -> None:
   """Queues a receive on its device."""
-  work.ops.nodes[node].time = now
+  work.nodes[node].time = now
   queue = device + tables.num_devices if tables.is_ranked else device
-  push(work.ops, queue, node)
+  push(work, queue, node)
   _wake(work, device)
 
 
 @inlined
-def is_idle(
-  tables: Tables, work: Workspace, device: Index, costly: bool
-) -> bool:
+def is_idle(tables: Tables, work: Workspace, device: Index) -> bool:
   """Returns True if no op or receive waits for a device."""
-  nothing = is_empty(work.ops, device)
-  if costly and tables.is_ranked:
-    nothing &= is_empty(work.ops, device + tables.num_devices)
+  nothing = is_empty(work, device)
+  if tables.has_message_costs is not None:
+    nothing &= is_empty(work, device + tables.num_devices)
   return nothing
 
 
 @inlined
-def take(tables: Tables, work: Workspace, device: Index, costly: bool) -> Index:
+def take(tables: Tables, work: Workspace, device: Index) -> Index:
   """Removes and returns the next op or receive of a free device.
 
   With ranks, the first op counts as ready from the later of its ready time and
@@ -190,25 +188,25 @@ def take(tables: Tables, work: Workspace, device: Index, costly: bool) -> Index:
   Receives that arrived by then go first.
   """
   receives = device + tables.num_devices
-  if costly and tables.is_ranked and not is_empty(work.ops, receives):
-    if is_empty(work.ops, device):
-      return pop(work.ops, receives)
-    op = first(work.ops, device)
-    since_us = max(work.ready_us[op], work.ended_us[device])
-    if work.ops.nodes[first(work.ops, receives)].time <= since_us:
-      return pop(work.ops, receives)
-  return pop(work.ops, device)
+  if tables.has_message_costs is None or is_empty(work, receives):
+    return pop(work, device)
+  if not is_empty(work, device):
+    op = first(work, device)
+    since_us = max(work.ready_us[op], work.devices[ENDED, device])
+    if work.nodes[first(work, receives)].time > since_us:
+      return pop(work, device)
+  return pop(work, receives)
 
 
 @inlined
 def _wake(work: Workspace, device: Index) -> None:
-  if work.end_us[device] == np.inf:  # No op runs.
+  if work.devices[END, device] == np.inf:  # No op runs.
     will_start(work, device)
 
 
 @inlined
 def will_start(work: Workspace, device: Index) -> None:
   """Records when an idle device starts its waiting work."""
-  start_us = work.free_us[device]
-  work.start_us[device] = start_us
-  work.due_us[STARTS] = min(work.due_us[STARTS], start_us)
+  start_us = work.devices[FREE, device]
+  work.devices[START, device] = start_us
+  work.sums[STARTS] = min(work.sums[STARTS], start_us)

@@ -244,63 +244,70 @@ def make_schedule(
 ) -> Schedule:
   """Simulates a placement and reads all times from the workspace."""
   devices = placement.devices.copy()
-  step_time_us = engine.simulate(tables, devices, work, np.inf)
-  start = work.ops.time[: tables.num_ops].copy()
+  batch = engine.simulate_one(tables, devices, work)
+  start = work.nodes["time"][: tables.num_ops].copy()
   computed = start + placement.problem.time_us[np.arange(len(devices)), devices]
-  sent, end = _transfers(placement, tables, work, computed)
+  first, count = tables.num_ops, int(work.counts[TRANSFERS])
+  key = work.nodes["key"][first : first + count]
+  sent, end = _transfers(placement, tables, work, key, computed)
   blocks = memory_blocks(
     tables,
     devices,
     start,
     end,
     sent,
-    work.transfers.key[: len(sent)],
+    key,
     placement.problem.graph.temp_bytes,
   )
   return Schedule(
     placement=placement,
-    step_time_us=float(step_time_us),
+    step_time_us=float(batch.step_time_us[0]),
     op_start_us=start,
     op_end_us=end,
     transfers=sent,
-    peak_memory_bytes=work.peak_bytes.copy(),
-    busy_us=work.busy_us.copy(),
+    peak_memory_bytes=batch.peak_memory_bytes[0],
+    busy_us=batch.busy_us[0],
     memory=tuple(memory_curves(tables, devices, blocks)),
     blocks=blocks,
   )
 
 
 def _transfers(
-  placement: Placement, tables: Tables, work: Workspace, computed: np.ndarray
+  placement: Placement,
+  tables: Tables,
+  work: Workspace,
+  key: np.ndarray,
+  computed: np.ndarray,
 ) -> tuple[Transfers, np.ndarray]:
   """Reads the transfers, and the [num_ops] ends of ops with their sends.
 
-  `computed` is the [num_ops] end of each op's own time.
+  Args:
+    key: [num_transfers] slot key * num_devices + destination.
+    computed: [num_ops] end of each op's own time.
   """
-  count = int(work.counts[TRANSFERS])
-  rank, dst = np.divmod(work.transfers.key[:count], tables.num_devices)
-  slot = tables.slot_at[rank]
+  graph, cluster = placement.problem.graph, placement.problem.cluster
+  rank, dst = np.divmod(key, tables.num_devices)
+  slot = np.argsort(tables.slots["key"])[rank]
+  output = np.unique(np.stack((graph.edge_src, graph.edge_output)), axis=1)[1]
   src_op, num_bytes = tables.slots["src"][slot], tables.slots["bytes"][slot]
   src = placement.devices[src_op]
-  start = work.transfers.time[:count].copy()
-  sent, arrival, free = transfer_ends(tables, start, num_bytes, src, dst)
+  first, receives = tables.num_ops, tables.num_ops + len(tables.readers)
+  start = work.nodes["time"][first : first + len(key)].copy()
+  sent, arrival, free = transfer_ends(cluster, start, num_bytes, src, dst)
   before, after, end = _sends(
-    work.transfers.key[:count],
-    src_op,
-    send_us(tables, num_bytes, src, dst),
-    computed,
+    key, src_op, send_us(cluster, num_bytes, src, dst), computed
   )
-  taken = receive_us(tables, num_bytes, src, dst)
+  taken = receive_us(cluster, num_bytes, src, dst)
   recv_start = arrival.copy()
   if tables.has_message_costs:
-    nodes = work.ops.time[tables.num_ops : tables.num_ops + count]
+    nodes = work.nodes["time"][receives : receives + len(key)]
     recv_start = np.where(taken > 0, nodes, arrival)
   transfers = Transfers(
     src_op=src_op,
-    output=tables.slot_output[slot],
+    output=output[slot].astype(np.int32),
     src=src,
     dst=dst.astype(np.int32),
-    channel=tables.channel[src, dst],
+    channel=cluster.channel[src, dst],
     num_bytes=num_bytes,
     start_us=start,
     sent_us=sent,

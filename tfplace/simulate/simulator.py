@@ -4,7 +4,7 @@ import concurrent.futures
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tfplace.graph.order import order_to_json
 from tfplace.graph.placement import Placement, check_devices
 from tfplace.graph.problem import Problem
 from tfplace.simulate import engine
-from tfplace.simulate.jit import kernel
+from tfplace.simulate.engine import Batch
 from tfplace.simulate.schedule import Schedule, make_schedule
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import Workspace
@@ -23,60 +23,11 @@ from tfplace.simulate.workspace import Workspace
 MIN_PARALLEL_SIZE = 50_000
 
 
-class Batch(NamedTuple):
-  """Results of a batch of simulated placements.
-
-  Attributes:
-    step_time_us: [batch] float64; infinite if a placement cannot run.
-    peak_memory_bytes: [batch, num_devices] float64.
-    busy_us: [batch, num_devices] float64 op time without overhead.
-    bytes_moved: [batch] float64.
-    feasible: [batch] bool; True if a placement runs and fits in memory.
-  """
-
-  step_time_us: np.ndarray
-  peak_memory_bytes: np.ndarray
-  busy_us: np.ndarray
-  bytes_moved: np.ndarray
-  feasible: np.ndarray
-
-
 def available_cores() -> int:
   """Returns the number of cores that this process may use."""
   if hasattr(os, "sched_getaffinity"):
     return len(os.sched_getaffinity(0))
   return os.cpu_count() or 1
-
-
-@kernel
-def _simulate_rows(
-  tables: Tables,
-  devices: np.ndarray,
-  work: Workspace,
-  first: int,
-  last: int,
-  cutoff: float,
-  batch: Batch,
-  starts: np.ndarray,
-) -> None:
-  """Simulates rows `first` to `last - 1` of `devices` into `batch`.
-
-  `starts` has as many rows as `devices`, or none if starts are not requested.
-  """
-  for row in range(first, last):
-    step_time_us = engine.simulate(tables, devices[row], work, cutoff)
-    batch.step_time_us[row] = step_time_us
-    batch.bytes_moved[row] = work.moved_bytes[0]
-    fits = step_time_us < np.inf
-    for device in range(tables.num_devices):
-      peak = work.peak_bytes[device]
-      batch.peak_memory_bytes[row, device] = peak
-      batch.busy_us[row, device] = work.busy_us[device]
-      fits &= peak <= tables.memory_bytes[device]
-    batch.feasible[row] = fits
-    if row < len(starts):
-      for op in range(tables.num_ops):
-        starts[row, op] = work.ops.nodes[op].time
 
 
 class Simulator:
@@ -140,13 +91,7 @@ class Simulator:
     cutoff = float(cutoff_us)  # The kernel is compiled for each type.
     tables, count = tables or self.tables, len(rows)
     op_starts = np.empty((0, tables.num_ops)) if starts is None else starts
-    batch = Batch(
-      step_time_us=np.zeros(count),
-      peak_memory_bytes=np.zeros((count, tables.num_devices)),
-      busy_us=np.zeros((count, tables.num_devices)),
-      bytes_moved=np.zeros(count),
-      feasible=np.zeros(count, bool),
-    )
+    batch = engine.batch(tables, count)
     size = count * (tables.num_ops + len(tables.readers))
     is_small = size < MIN_PARALLEL_SIZE
     threads = 1 if is_small else min(self.num_threads, count)
@@ -159,7 +104,9 @@ class Simulator:
       except IndexError:
         work = engine.workspace(tables)
       first, last = part * count // parts, (part + 1) * count // parts
-      _simulate_rows(tables, rows, work, first, last, cutoff, batch, op_starts)
+      engine.simulate_rows(
+        tables, rows, work, first, last, cutoff, batch, op_starts
+      )
       self._workspaces.append(work)
 
     if threads == 1:

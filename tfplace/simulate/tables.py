@@ -11,8 +11,16 @@ import numpy as np
 from tfplace.graph.order import RANK
 from tfplace.graph.paths import longest_paths
 from tfplace.graph.problem import Problem
-from tfplace.simulate.links import least_transfer_us
+from tfplace.simulate.links import least_transfer_us, link_table
 
+DEVICE = np.dtype(
+  [
+    ("op_overhead_us", np.float64),
+    ("memory_bytes", np.float64),
+    ("kind", np.int32),
+  ],
+  align=True,
+)
 OP = np.dtype(
   [
     ("start_bytes", np.float64),
@@ -49,9 +57,11 @@ class Tables(NamedTuple):
   Attributes:
     num_ops: number of ops.
     num_devices: number of devices.
-    kind: [num_devices] int32 column of `time_us`.
+    devices: [num_devices] records:
+        op_overhead_us: idle gap after each op.
+        memory_bytes: capacity.
+        kind: column of `time_us`.
     time_us: [num_ops, num_kinds] float64, NaN where an op cannot run.
-    op_overhead_us: [num_devices] float64.
     persistent_bytes: [num_ops] float64.
     in_degree: [num_ops] int32 number of incoming edges.
     sources: [num_sources] int32 ops without inputs, sorted by `op_key`.
@@ -74,26 +84,17 @@ class Tables(NamedTuple):
         reader: the only reader, or -1 if the slot is shared.
         left: offset of a shared slot in `Workspace.left`.
         readers, readers_end: range of its `readers`.
-    slot_output: [num_slots] int32 output of the producer, -1 for control.
-    slot_at: [num_slots] int32 inverse of the slots' `key`.
     readers: [num_edges] int32 readers of each slot, by position.
     num_shared: number of shared slots.
-    bandwidth: [num_devices, num_devices] float64 bytes/us.
-    latency_us: [num_devices, num_devices] float64.
-    gap_us: [num_devices, num_devices] float64.
-    channel: [num_devices, num_devices] int32, -1 without a link.
+    links: [num_devices, num_devices] records, see `links.LINK`.
     has_message_costs: True if transfers occupy their endpoint devices, else
       None. The types differ so that a kernel is compiled for each case.
-    send_us, send_us_per_byte: [num_devices, num_devices] float64.
-    recv_us, recv_us_per_byte: [num_devices, num_devices] float64.
-    memory_bytes: [num_devices] float64 capacities.
   """
 
   num_ops: int
   num_devices: int
-  kind: np.ndarray
+  devices: np.ndarray
   time_us: np.ndarray
-  op_overhead_us: np.ndarray
   persistent_bytes: np.ndarray
   in_degree: np.ndarray
   sources: np.ndarray
@@ -102,20 +103,10 @@ class Tables(NamedTuple):
   op_key: np.ndarray
   shared_inputs: np.ndarray
   slots: np.ndarray
-  slot_output: np.ndarray
-  slot_at: np.ndarray
   readers: np.ndarray
   num_shared: int
-  bandwidth: np.ndarray
-  latency_us: np.ndarray
-  gap_us: np.ndarray
-  channel: np.ndarray
+  links: np.ndarray
   has_message_costs: bool | None
-  send_us: np.ndarray
-  send_us_per_byte: np.ndarray
-  recv_us: np.ndarray
-  recv_us_per_byte: np.ndarray
-  memory_bytes: np.ndarray
 
   @property
   def tail_us(self) -> np.ndarray:
@@ -133,11 +124,9 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   graph, cluster = problem.graph, problem.cluster
   if position is None:
     position = np.arange(graph.num_ops)
-  slots, slot_output, slot_of = _slots(problem, position)
-  slot_at = np.lexsort((slot_output, position[slots["src"]]))
-  slots["key"][slot_at] = np.arange(len(slots))
+  slots, slot_of = _slots(problem, position)
   ops, shared_inputs = _ops(problem, slots, slot_of)
-  kind, time_us = _times(problem)
+  devices, time_us = _devices(problem)
   in_degree = np.bincount(graph.edge_dst, minlength=graph.num_ops)
   sources = np.flatnonzero(in_degree == 0)
   op_key = problem.priorities(position)
@@ -145,9 +134,8 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   return Tables(
     num_ops=graph.num_ops,
     num_devices=cluster.num_devices,
-    kind=kind,
+    devices=devices,
     time_us=time_us,
-    op_overhead_us=cluster.op_overhead_us.astype(np.float64),
     persistent_bytes=graph.persistent_bytes.astype(np.float64),
     in_degree=in_degree.astype(np.int32),
     sources=sources[np.argsort(op_key[sources])].astype(np.int32),
@@ -156,34 +144,28 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
     op_key=op_key,
     shared_inputs=shared_inputs,
     slots=slots,
-    slot_output=slot_output,
-    slot_at=slot_at.astype(np.int32),
     readers=graph.edge_dst[by_slot].astype(np.int32),
     num_shared=int((slots["reader"] < 0).sum()),
-    bandwidth=cluster.bandwidth.astype(np.float64),
-    latency_us=cluster.latency_us.astype(np.float64),
-    gap_us=cluster.gap_us.astype(np.float64),
-    channel=cluster.channel.astype(np.int32),
+    links=link_table(cluster),
     has_message_costs=cluster.has_message_costs or None,
-    send_us=cluster.send_us,
-    send_us_per_byte=cluster.send_us_per_byte,
-    recv_us=cluster.recv_us,
-    recv_us_per_byte=cluster.recv_us_per_byte,
-    memory_bytes=cluster.memory_bytes.astype(np.float64),
   )
 
 
-def _times(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-  kinds = [device.kind for device in problem.cluster.devices]
-  _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
-  time_us = np.ascontiguousarray(problem.time_us[:, first], np.float64)
-  return kind.astype(np.int32), time_us
+def _devices(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+  cluster = problem.cluster
+  result = np.zeros(cluster.num_devices, DEVICE)
+  result["op_overhead_us"] = cluster.op_overhead_us
+  result["memory_bytes"] = cluster.memory_bytes
+  kinds = [device.kind for device in cluster.devices]
+  _, first, at = np.unique(kinds, return_index=True, return_inverse=True)
+  result["kind"] = at
+  return result, np.ascontiguousarray(problem.time_us[:, first], np.float64)
 
 
 def _slots(
   problem: Problem, position: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Returns slots without keys, their outputs, and the slot of each edge."""
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the slots and the slot of each edge."""
   graph = problem.graph
   by_src = np.lexsort(
     (position[graph.edge_dst], graph.edge_output, graph.edge_src)
@@ -200,12 +182,14 @@ def _slots(
   slots["bytes"][data] = graph.output_bytes[
     graph.output_offsets[src[first][data]] + slot_output[data]
   ]
+  by_key = np.lexsort((slot_output, position[slots["src"]]))
+  slots["key"][by_key] = np.arange(len(slots))
   slots["readers"] = first
   slots["readers_end"] = np.append(first, len(src))[1:]
   is_shared = slots["readers_end"] - first > 1
   slots["reader"] = np.where(is_shared, -1, graph.edge_dst[by_src][first])
   slots["left"] = (np.cumsum(is_shared) - 1) * problem.cluster.num_devices
-  return slots, slot_output.astype(np.int32), slot_of
+  return slots, slot_of
 
 
 def _ops(

@@ -12,6 +12,8 @@ from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import (
   EVENTS,
   GROWN,
+  MEMORY,
+  MOVED,
   TRANSFERS,
   WAKEUPS,
   Workspace,
@@ -38,7 +40,7 @@ def sending_us(
     if reader >= 0:
       target = np.int64(devices[reader])
       if target != device:
-        total_us += send_us(tables, slot.bytes, device, target)
+        total_us += send_us(tables.links, slot.bytes, device, target)
       continue
     is_sent = False
     for j in range(slot.readers, slot.readers_end):
@@ -51,7 +53,7 @@ def sending_us(
       work.reader[devices[tables.readers[j]]] = 0
     for other in range(tables.num_devices):
       if other != device and work.reader[other] == 0:
-        total_us += send_us(tables, slot.bytes, device, other)
+        total_us += send_us(tables.links, slot.bytes, device, other)
   return total_us
 
 
@@ -60,36 +62,39 @@ def queue(
   tables: Tables,
   work: Workspace,
   slot: Index,
-  reader: Index,
+  only: Index,
   source: Index,
   target: Index,
   now: float,
 ) -> bool:
   """Queues a transfer on its link's channel; returns False without a link.
 
-  `reader` is the only reader on `target`, or -1.
+  `only` is the index of the only reader on `target`, or -1.
   """
-  channel = np.int64(tables.channel[source, target])
+  channel = np.int64(tables.links[source, target].channel)
   if channel < 0:
     return False
   transfer = work.counts[TRANSFERS]
   work.counts[TRANSFERS] = transfer + 1
   about = tables.slots[slot]
-  node = work.transfers.nodes[transfer]
-  node.time = now
-  node.key = np.int64(about.key) * tables.num_devices + target
-  node.bytes = about.bytes
-  node.source = source
-  node.target = target
-  node.reader = reader
-  node.slot = slot if about.reader < 0 else -1
-  queues.push(work.transfers, channel, transfer)
-  if not work.channel_queued[channel]:
-    work.channel_queued[channel] = 1
-    if work.channel_us[channel] <= now:
+  sent = work.transfers[transfer]
+  sent.bytes = about.bytes
+  sent.source = source
+  sent.target = target
+  sent.readers = only if only >= 0 else about.readers
+  sent.readers_end = only + 1 if only >= 0 else about.readers_end
+  sent.slot = slot if about.reader < 0 else -1
+  node: Index = tables.num_ops + transfer
+  work.nodes[node].time = now
+  work.nodes[node].key = np.int64(about.key) * tables.num_devices + target
+  queues.push(work, 2 * tables.num_devices + channel, node)
+  if not work.channels[channel].is_queued:
+    work.channels[channel].is_queued = 1
+    free_us = work.channels[channel].free_us
+    if free_us <= now:
       _wake(work, channel)
     else:
-      queues.push_event(work, work.channel_us[channel], -1 - channel)
+      queues.push_event(work, free_us, -1 - channel)
   return True
 
 
@@ -101,13 +106,13 @@ def _wake(work: Workspace, channel: Index) -> None:
 
 @inlined
 def process_events(
-  tables: Tables, devices: np.ndarray, work: Workspace, now: float, costly: bool
+  tables: Tables, devices: np.ndarray, work: Workspace, now: float
 ) -> None:
   """Handles the arrivals and freed channels of this instant."""
   while work.counts[EVENTS] > 0 and work.event_us[0] <= now:
     event = queues.pop_event(work)
     if event >= 0:
-      _arrive(tables, devices, work, event, now, costly)
+      _arrive(tables, devices, work, event, now)
     else:
       _wake(work, -1 - event)
 
@@ -119,24 +124,23 @@ def _arrive(
   work: Workspace,
   transfer: Index,
   now: float,
-  costly: bool,
 ) -> None:
-  node = work.transfers.nodes[transfer]
-  source, target = np.int64(node.source), np.int64(node.target)
-  slot, reader = np.int64(node.slot), np.int64(node.reader)
-  freed = node.bytes
-  if slot >= 0:
-    freed = release(tables, work, slot, source)
-  work.memory[source] -= freed
+  sent = work.transfers[transfer]
+  source, target = np.int64(sent.source), np.int64(sent.target)
+  freed = sent.bytes
+  if sent.slot >= 0:
+    freed = release(tables, work, np.int64(sent.slot), source)
+  work.devices[MEMORY, source] -= freed
   recv_us = 0.0
-  if costly:
-    recv_us = receive_us(tables, node.bytes, source, target)
+  if tables.has_message_costs is not None:
+    recv_us = receive_us(tables.links, sent.bytes, source, target)
   if recv_us > 0:
-    receiving: Index = tables.num_ops + transfer
-    work.ops.nodes[receiving].key = node.key + _BEFORE_OPS
+    node: Index = tables.num_ops + transfer
+    receiving: Index = node + len(tables.readers)
+    work.nodes[receiving].key = work.nodes[node].key + _BEFORE_OPS
     make_receive_ready(tables, work, receiving, target, now)
   else:
-    deliver(tables, devices, work, slot, reader, target, now)
+    deliver(tables, devices, work, transfer, now)
 
 
 @inlined
@@ -144,17 +148,13 @@ def deliver(
   tables: Tables,
   devices: np.ndarray,
   work: Workspace,
-  slot: Index,
-  reader: Index,
-  target: Index,
+  transfer: Index,
   now: float,
 ) -> None:
-  """Delivers a slot to its only reader on `target`, or to all readers if -1."""
-  if reader >= 0:
-    receive(tables, work, reader, target, now)
-    return
-  about = tables.slots[slot]
-  for i in range(about.readers, about.readers_end):
+  """Delivers a transfer to its readers."""
+  sent = work.transfers[transfer]
+  target = np.int64(sent.target)
+  for i in range(sent.readers, sent.readers_end):
     reader = np.int64(tables.readers[i])
     if devices[reader] == target:
       receive(tables, work, reader, target, now)
@@ -172,41 +172,26 @@ def release(
 
 
 @inlined
-def start(
-  tables: Tables, devices: np.ndarray, work: Workspace, now: float, costly: bool
-) -> None:
+def start(tables: Tables, work: Workspace, now: float) -> None:
   """Starts transfers on all free channels."""
   for i in range(work.counts[WAKEUPS]):
     channel = np.int64(work.wakeups[i])
-    while not queues.is_empty(work.transfers, channel):
-      if work.channel_us[channel] > now:
-        queues.push_event(work, work.channel_us[channel], -1 - channel)
+    about, queue = work.channels[channel], 2 * tables.num_devices + channel
+    while not queues.is_empty(work, queue):
+      if about.free_us > now:
+        queues.push_event(work, about.free_us, -1 - channel)
         break
-      _start_one(tables, devices, work, channel, now, costly)
+      node = queues.pop(work, queue)
+      work.nodes[node].time = now
+      transfer: Index = node - tables.num_ops
+      sent = work.transfers[transfer]
+      source, target = np.int64(sent.source), np.int64(sent.target)
+      ends = transfer_ends(tables.links, now, sent.bytes, source, target)
+      _, arrival, about.free_us = ends
+      work.devices[MEMORY, target] += sent.bytes
+      work.counts[GROWN] = 1
+      work.sums[MOVED] += sent.bytes
+      queues.push_event(work, arrival, transfer)
     else:
-      work.channel_queued[channel] = 0
+      about.is_queued = 0
   work.counts[WAKEUPS] = 0
-
-
-@inlined
-def _start_one(
-  tables: Tables,
-  devices: np.ndarray,
-  work: Workspace,
-  channel: Index,
-  now: float,
-  costly: bool,
-) -> None:
-  transfer = queues.pop(work.transfers, channel)
-  node = work.transfers.nodes[transfer]
-  node.time = now
-  source, target = np.int64(node.source), np.int64(node.target)
-  _, arrival, free = transfer_ends(tables, now, node.bytes, source, target)
-  work.channel_us[channel] = free
-  work.memory[target] += node.bytes
-  work.counts[GROWN] = 1
-  work.moved_bytes[0] += node.bytes
-  if arrival <= now:
-    _arrive(tables, devices, work, transfer, now, costly)
-  else:
-    queues.push_event(work, arrival, transfer)

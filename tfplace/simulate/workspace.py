@@ -6,127 +6,103 @@ import numpy as np
 
 from tfplace.simulate.tables import Tables
 
-_NODE = [  # Fields of all queue nodes.
-  ("time", np.float64),
-  ("key", np.int64),
-  ("left", np.int32),
-  ("right", np.int32),
-]
-OP_NODE = np.dtype([*_NODE, ("pending", np.int32)], align=True)
-TRANSFER_NODE = np.dtype(
+NODE = np.dtype(
   [
-    *_NODE,
+    ("time", np.float64),
+    ("key", np.int64),
+    ("left", np.int32),
+    ("right", np.int32),
+    ("pending", np.int32),
+  ],
+  align=True,
+)
+QUEUE = np.dtype([("head", np.int32), ("tail", np.int32), ("root", np.int32)])
+TRANSFER = np.dtype(
+  [
     ("bytes", np.float64),
     ("source", np.int32),
     ("target", np.int32),
-    ("reader", np.int32),
+    ("readers", np.int32),
+    ("readers_end", np.int32),
     ("slot", np.int32),
   ],
   align=True,
 )
+CHANNEL = np.dtype([("free_us", np.float64), ("is_queued", np.int64)])
+
 TRANSFERS = 0  # Index in `Workspace.counts`: number of queued transfers.
 EVENTS = 1  # Number of events in the heap.
 WAKEUPS = 2  # Number of entries of `wakeups`.
 GROWN = 3  # Nonzero if memory was allocated in this instant.
-ENDS = 0  # Index in `Workspace.due_us`: minimum of `end_us`.
-STARTS = 1  # Minimum of `start_us`.
 
+ENDS = 0  # Index in `Workspace.sums`: minimum of row END.
+STARTS = 1  # Minimum of row START.
+MOVED = 2  # Bytes moved.
 
-class Queues(NamedTuple):
-  """Priority queues, one per device or channel; see `queues`.
-
-  Attributes:
-    head: [num_queues] int32 first node of the sorted list, -1 if empty.
-    tail: [num_queues] int32 last node of the list; undefined if empty.
-    root: [num_queues] int32 root of the heap, -1 if empty.
-    nodes: [num_nodes] records:
-        time: first key.
-        key: second key.
-        left: next node in a list, or child in a heap; -1 for none.
-        right: child in a heap, or -1.
-        pending: number of missing inputs of an op.
-        bytes, source, target: size and devices of a transfer.
-        reader: only reader of a transfer at its destination, or -1.
-        slot: slot of a transfer, -1 if only `reader` reads it.
-  """
-
-  head: np.ndarray
-  tail: np.ndarray
-  root: np.ndarray
-  nodes: np.ndarray
-
-  @property
-  def time(self) -> np.ndarray:
-    """[num_nodes] float64 `time` of `nodes`."""
-    return self.nodes["time"]
-
-  @property
-  def key(self) -> np.ndarray:
-    """[num_nodes] int64 `key` of `nodes`."""
-    return self.nodes["key"]
+PEAK = 0  # Row of `Workspace.devices`: peak of bytes in use.
+BUSY = 1  # Microseconds of ops, without overhead.
+MEMORY = 2  # Bytes in use.
+END = 3  # End of the running op, or infinity.
+START = 4  # Planned start of the next op, or infinity.
+FREE = 5  # Earliest start of the next op.
+ENDED = 6  # End of the last op; used with ranks.
+LOAD = 7  # Work not yet started, with idle gaps; used with a cutoff.
 
 
 class Workspace(NamedTuple):
   """State of one simulation; each thread reuses its own.
 
-  After `engine.simulate`, `peak_bytes`, `busy_us`, `moved_bytes`, and the times
-  of `ops` and `transfers` hold the results.
+  Nodes of queues are first the ops, then the transfers, numbered in queue
+  order, and then their receives. After `engine.simulate`, rows PEAK and BUSY,
+  the bytes moved and the times of all nodes hold the results.
 
   Attributes:
-    peak_bytes: [num_devices] float64.
-    busy_us: [num_devices] float64.
-    moved_bytes: [1] float64.
-    ops: ready ops and receives of each device. With ranks, receives use
-      num_devices further queues. The first num_ops of `ops.time` are the starts
-      of ops, and entry num_ops + i is the start of transfer i's receive, if
-      transfers occupy devices.
-    ready_us: [num_ops] float64 ready time of each op; only used with ranks and
-      transfers that occupy devices.
-    ended_us: [num_devices] float64 end of each device's last op; used likewise.
-    transfers: transfers, numbered in queue order. For the first
-      `counts[TRANSFERS]`, `transfers.time` is the start and `transfers.key` is
-      slot key * num_devices + destination.
+    devices: [8, num_devices] float64; see the constants above.
+    running: [num_devices] int32 running node; undefined if idle.
+    reader: [num_devices] int32 index of a reader of the current slot on each
+      device.
+    sums: [3] float64; see the constants above. A minimum of now or earlier may
+      be outdated.
     counts: [4] int64; see the constants above.
+    queues: [2 * num_devices + num_channels] priority queues (see `queues`) of
+      ready ops and receives of each device, of receives with ranks, and of
+      transfers of each channel:
+        head: first node of the sorted list, -1 if empty.
+        tail: last node of the list; undefined if empty.
+        root: root of the heap, -1 if empty.
+    nodes: [num_nodes]:
+        time: first key, and then the start.
+        key: second key; of a transfer, slot key * num_devices + destination.
+        left: next node in a list, or child in a heap; -1 for none.
+        right: child in a heap, or -1.
+        pending: number of missing inputs of an op.
+    ready_us: [num_ops] float64 ready time of each op; only used with ranks.
+    transfers: [num_edges]:
+        bytes, source, target: size and devices.
+        readers, readers_end: range in `readers` that has those at the target.
+        slot: its slot, -1 if that has one reader.
     left: [num_shared * num_devices] int32 number of readers (and, on the
       producer's device, transfers) that still need a shared slot.
-    reader: [num_devices] int32 a reader of the current slot on each device.
-    running: [num_devices] int32 running op; undefined if idle.
-    end_us: [num_devices] float64 end of the running op, or infinity.
-    free_us: [num_devices] float64 earliest start of the next op.
-    start_us: [num_devices] float64 planned start of the next op, or infinity.
-    due_us: [2] float64 minima, see the constants above; a value of now or
-      earlier may be outdated.
-    load_us: [num_devices] float64 work not yet started, with idle gaps; only
-      used with a cutoff.
-    memory: [num_devices] float64 bytes in use.
-    channel_us: [num_channels] float64 time when each channel is free.
-    channel_queued: [num_channels] uint8, nonzero if the channel is in `wakeups`
-      or has an event.
+    channels: [num_channels]:
+        free_us: time when the channel is free.
+        is_queued: nonzero if it is in `wakeups` or has an event.
     wakeups: [num_channels] int32 channels to check in this instant.
     event_us: [num_edges + num_channels] float64 heap of events.
     event_id: [num_edges + num_channels] int32 arriving transfer, or -1 -
-      channel.
+      channel that becomes free.
   """
 
-  peak_bytes: np.ndarray
-  busy_us: np.ndarray
-  moved_bytes: np.ndarray
-  ops: Queues
-  ready_us: np.ndarray
-  ended_us: np.ndarray
-  transfers: Queues
-  counts: np.ndarray
-  left: np.ndarray
-  reader: np.ndarray
+  devices: np.ndarray
   running: np.ndarray
-  end_us: np.ndarray
-  free_us: np.ndarray
-  start_us: np.ndarray
-  due_us: np.ndarray
-  load_us: np.ndarray
-  memory: np.ndarray
-  channel_us: np.ndarray
-  channel_queued: np.ndarray
+  reader: np.ndarray
+  sums: np.ndarray
+  counts: np.ndarray
+  queues: np.ndarray
+  nodes: np.ndarray
+  ready_us: np.ndarray
+  transfers: np.ndarray
+  left: np.ndarray
+  channels: np.ndarray
   wakeups: np.ndarray
   event_us: np.ndarray
   event_id: np.ndarray
@@ -135,40 +111,23 @@ class Workspace(NamedTuple):
 def workspace(tables: Tables) -> Workspace:
   """Allocates a workspace for simulations of `tables`."""
   devices, edges = tables.num_devices, len(tables.readers)
-  channels = int(tables.channel.max()) + 1
+  channels = int(tables.links["channel"].max()) + 1
   receives = edges if tables.has_message_costs else 0
-  ops = np.zeros(tables.num_ops + receives, OP_NODE)
-  ops["key"][: tables.num_ops] = tables.op_key
+  nodes = np.zeros(tables.num_ops + edges + receives, NODE)
+  nodes["key"][: tables.num_ops] = tables.op_key
   return Workspace(
-    peak_bytes=np.zeros(devices),
-    busy_us=np.zeros(devices),
-    moved_bytes=np.zeros(1),
-    ops=_queues(2 * devices, ops),
-    ready_us=np.zeros(tables.num_ops),
-    ended_us=np.zeros(devices),
-    transfers=_queues(channels, np.zeros(edges, TRANSFER_NODE)),
-    counts=np.zeros(4, np.int64),
-    left=np.zeros(tables.num_shared * devices, np.int32),
-    reader=np.zeros(devices, np.int32),
+    devices=np.zeros((8, devices)),
     running=np.zeros(devices, np.int32),
-    end_us=np.zeros(devices),
-    free_us=np.zeros(devices),
-    start_us=np.zeros(devices),
-    due_us=np.zeros(2),
-    load_us=np.zeros(devices),
-    memory=np.zeros(devices),
-    channel_us=np.zeros(channels),
-    channel_queued=np.zeros(channels, np.uint8),
+    reader=np.zeros(devices, np.int32),
+    sums=np.zeros(3),
+    counts=np.zeros(4, np.int64),
+    queues=np.zeros(2 * devices + channels, QUEUE),
+    nodes=nodes,
+    ready_us=np.zeros(tables.num_ops),
+    transfers=np.zeros(edges, TRANSFER),
+    left=np.zeros(tables.num_shared * devices, np.int32),
+    channels=np.zeros(channels, CHANNEL),
     wakeups=np.zeros(channels, np.int32),
     event_us=np.zeros(edges + channels),
     event_id=np.zeros(edges + channels, np.int32),
-  )
-
-
-def _queues(num_queues: int, nodes: np.ndarray) -> Queues:
-  return Queues(
-    head=np.zeros(num_queues, np.int32),
-    tail=np.zeros(num_queues, np.int32),
-    root=np.zeros(num_queues, np.int32),
-    nodes=nodes,
   )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.graph.problem import Problem
-from tfplace.simulate import engine
+from tfplace.simulate import Simulator
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 from tfplace.simulate.links import arrival_us
 
@@ -47,7 +47,7 @@ class OpTables(NamedTuple):
 
   op_us: np.ndarray
   overhead_us: np.ndarray
-  delays: np.ndarray
+  links: np.ndarray
   in_offsets: np.ndarray
   in_src: np.ndarray
   in_bytes: np.ndarray
@@ -120,7 +120,7 @@ class Simulated:
   """
 
   def __init__(self, problem: Problem, tables: OpTables) -> None:
-    self._step = engine.pack(problem)
+    self._simulator = Simulator(problem)
     self._position = problem.graph.topological_position
     self._tables = tables
     self._known: tuple[Schedule, ...] = ()
@@ -131,19 +131,18 @@ class Simulated:
     for known in self._known:  # One read: another thread may replace it.
       if np.array_equal(known.devices, devices):
         return known
-    work = engine.workspace(self._step)
-    step_us = engine.simulate(self._step, devices, work, np.inf)
+    num_ops, num_devices = self._tables.op_us.shape
+    starts = np.empty((1, num_ops))
+    step_us = self._simulator.run(devices, starts=starts).step_time_us[0]
     if not 0.0 < step_us < np.inf:
       return None
-    num_ops, num_devices = self._tables.op_us.shape
-    start = np.ascontiguousarray(work.ops.time[:num_ops])
-    order = np.lexsort((self._position, start))
+    order = np.lexsort((self._position, starts[0]))
     end, latest, hard, soft = np.zeros((4, num_ops))
     busy, critical = np.zeros((2, num_devices, _BINS + 1))
     schedule = Schedule(
       order=order,
       devices=devices,
-      start=start,
+      start=starts[0],
       end=end,
       latest=latest,
       hard=hard,
@@ -202,7 +201,7 @@ def _arrival(
 ) -> float:
   if src == dst:
     return end
-  return arrival_us(tables.delays, end, num_bytes, src, dst)
+  return arrival_us(tables.links, end, num_bytes, src, dst)
 
 
 @helper

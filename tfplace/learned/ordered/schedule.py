@@ -171,10 +171,10 @@ def arrival(
       if state.arrived[producer, device] >= 0:
         at = state.arrived[producer, device]
       else:
-        channel = tables.delays[source, device].channel
+        channel = tables.links[source, device].channel
         at = max(at, state.channel[channel])
         size = tables.in_bytes[i]
-        at = arrival_us(tables.delays, at, size, source, device)
+        at = arrival_us(tables.links, at, size, source, device)
     ready = max(ready, at)
   return ready
 
@@ -195,9 +195,9 @@ def run(
     at = state.end[producer]
     if source != device:
       if state.arrived[producer, device] < 0:
-        channel = tables.delays[source, device].channel
+        channel = tables.links[source, device].channel
         start = max(at, state.channel[channel])
-        sent = tables.delays, start, tables.in_bytes[i], source, device
+        sent = tables.links, start, tables.in_bytes[i], source, device
         state.channel[channel] = free_us(*sent)
         state.arrived[producer, device] = arrival_us(*sent)
       at = state.arrived[producer, device]

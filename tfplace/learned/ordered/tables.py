@@ -29,7 +29,7 @@ class PartialTables(NamedTuple):
     decision_of: [num_ops] int32.
     op_us: [num_ops, D] float64; infinite where not allowed.
     overhead_us: [D] float64.
-    delays: [D, D] records, see `links.DELAY`.
+    links: [D, D] records, see `links.LINK`.
     in_offsets, in_src, in_bytes: Edges by consumer, see `ListTables`.
     allowed: [N, D] bool.
     work_us: [N, D] float64 with overhead; 0 where not allowed.
@@ -57,7 +57,7 @@ class PartialTables(NamedTuple):
   decision_of: np.ndarray
   op_us: np.ndarray
   overhead_us: np.ndarray
-  delays: np.ndarray
+  links: np.ndarray
   in_offsets: np.ndarray
   in_src: np.ndarray
   in_bytes: np.ndarray
@@ -149,14 +149,14 @@ def _without_base(decisions: Decisions) -> PartialTables:
   )
   on_us = np.maximum(whole_us.sum(axis=0), _LEAST_US)
   ideal_us = max(float(fastest_us.sum()) / len(main), _LEAST_US)
-  delays = tables.delays.copy()
-  delays["latency_us"] = np.minimum(delays["latency_us"], _NO_LINK_US)
+  links = tables.links.copy()
+  links["delay_us"] = np.minimum(links["delay_us"], _NO_LINK_US)
   return PartialTables(
     order=order,
     decision_of=decisions.decision_of,
     op_us=tables.time_us,
     overhead_us=tables.overhead_us,
-    delays=delays,
+    links=links,
     in_offsets=tables.in_offsets,
     in_src=tables.in_src,
     in_bytes=tables.in_bytes,

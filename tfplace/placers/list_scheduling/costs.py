@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfplace.placers.groups import GroupGraph
-from tfplace.simulate.links import delays_of
+from tfplace.simulate.links import link_table
 
 # An op that can end within this share of the longest path, such as the read of
 # a weight, follows its first consumer.
@@ -18,7 +18,7 @@ class ListTables(NamedTuple):
   Attributes:
     time_us: [num_ops, num_devices] float64, inf where an op may not run.
     overhead_us: [num_devices] float64.
-    delays: [num_devices, num_devices] records, see `links.DELAY`.
+    links: [num_devices, num_devices] records, see `links.LINK`.
     in_offsets: [num_ops + 1]; in_src, in_bytes: [num_edges] by consumer.
     out_offsets: [num_ops + 1]; out_dst: [num_edges] by producer.
     is_source: [num_ops] bool; True if the op follows its first consumer.
@@ -28,7 +28,7 @@ class ListTables(NamedTuple):
 
   time_us: np.ndarray
   overhead_us: np.ndarray
-  delays: np.ndarray
+  links: np.ndarray
   in_offsets: np.ndarray
   in_src: np.ndarray
   in_bytes: np.ndarray
@@ -52,7 +52,7 @@ def list_tables(groups: GroupGraph) -> ListTables:
   return ListTables(
     time_us=np.where(allowed, problem.time_us, np.inf),
     overhead_us=cluster.op_overhead_us,
-    delays=delays_of(cluster),
+    links=link_table(cluster),
     in_offsets=in_offsets,
     in_src=graph.edge_src[by_dst],
     in_bytes=graph.edge_bytes[by_dst],

@@ -163,9 +163,9 @@ def arrival(
         at = placed.arrival_us[producer, device]
       else:
         size = tables.in_bytes[i]
-        channel = tables.delays[source, device].channel
+        channel = tables.links[source, device].channel
         at = max(at, placed.channel_us[channel])
-        at = arrival_us(tables.delays, at, size, source, device)
+        at = arrival_us(tables.links, at, size, source, device)
         moved += size
     ready = max(ready, at)
   return ready, moved
@@ -182,13 +182,13 @@ def send_inputs(tables: ListTables, placed: Partial, op: Index) -> float:
     at = max(placed.end[producer], 0.0)
     if source != device:
       if placed.arrival_us[producer, device] < 0:
-        channel = tables.delays[source, device].channel
+        channel = tables.links[source, device].channel
         at = max(at, placed.channel_us[channel])
         placed.channel_us[channel] = free_us(
-          tables.delays, at, size, source, device
+          tables.links, at, size, source, device
         )
         placed.arrival_us[producer, device] = arrival_us(
-          tables.delays, at, size, source, device
+          tables.links, at, size, source, device
         )
       at = placed.arrival_us[producer, device]
     ready = max(ready, at)

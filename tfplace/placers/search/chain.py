@@ -23,7 +23,7 @@ from tfplace.placers.search.state import (
 from tfplace.simulate import engine
 from tfplace.simulate.jit import Index, helper, inlined, kernel
 from tfplace.simulate.tables import Tables
-from tfplace.simulate.workspace import Workspace
+from tfplace.simulate.workspace import PEAK, Workspace
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -165,7 +165,7 @@ def _judge(parts: _Parts, limit: float) -> bool:
     return False
   excess = 0.0
   for device in range(len(tables.memory_bytes)):
-    over = work.peak_bytes[device] - tables.memory_bytes[device]
+    over = work.devices[PEAK, device] - tables.memory_bytes[device]
     if over > 0:
       excess += 0.01 + over / max(1.0, tables.memory_bytes[device])
   objective = step_time_us + parts.penalty_us * excess
@@ -174,7 +174,7 @@ def _judge(parts: _Parts, limit: float) -> bool:
   state.counts[IS_STALE] = 1
   state.numbers[CURRENT] = objective
   for op in range(len(state.start_us)):
-    state.start_us[op] = work.ops.nodes[op].time
+    state.start_us[op] = work.nodes[op].time
   # Until a placement fits, the best is the one with the lowest objective.
   rank = BEST if excess == 0.0 else LEAST
   is_best = excess == 0.0 or state.numbers[BEST] == np.inf

@@ -61,7 +61,7 @@ def _waited_for(tables: SearchTables, state: SearchState, op: Index) -> Index:
         last, last_end = source, end
       continue
     size = tables.ops.in_bytes[i]
-    end = arrival_us(tables.ops.delays, end, size, at, device)
+    end = arrival_us(tables.ops.links, end, size, at, device)
     if end > remote_end:
       remote, remote_end = source, end
   before: Index = np.int64(state.before[op])

@@ -9,7 +9,7 @@ import numpy as np
 from tfplace.graph.graph_edits import subgraph
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.list_scheduling.costs import ListTables, list_tables
-from tfplace.simulate import engine
+from tfplace.simulate import Simulator
 
 
 class SearchTables(NamedTuple):
@@ -183,10 +183,10 @@ def time_order(
   problem = groups.problem
   start_us = groups.op_start_us
   if devices is not None:
-    tables = engine.pack(problem)
-    work = engine.workspace(tables)
-    if engine.simulate(tables, groups.expand(devices), work, np.inf) < np.inf:
-      start_us = work.ops.time[: tables.num_ops]
+    starts = np.empty((1, problem.graph.num_ops))
+    run = Simulator(problem).run(groups.expand(devices), starts=starts)
+    if run.step_time_us[0] < np.inf:
+      start_us = starts[0]
   order = np.argsort(start_us, kind="stable")
   graph = subgraph(problem.graph, order)
   off_cpu = problem.off_cpu
