@@ -69,6 +69,11 @@ class Chain:
     return self._state.best
 
   @property
+  def devices(self) -> np.ndarray:
+    """Current devices, [num_groups] int32."""
+    return self._state.devices
+
+  @property
   def current_us(self) -> float:
     """Current step time plus the penalty for excess memory."""
     return float(self._state.numbers[CURRENT])
@@ -93,6 +98,13 @@ class Chain:
     self._state.devices[:] = devices
     self._state.numbers[CURRENT] = np.inf
     self.move(_NOTHING, 0.0)
+
+  def follow(self, other: "Chain") -> None:
+    """Continues from the current placement of another chain."""
+    self._state.numbers[CURRENT] = other.current_us
+    self._state.counts[IS_STALE] = 1
+    for name in ("devices", "op_devices", "start_us"):
+      getattr(self._state, name)[:] = getattr(other._state, name)
 
   def move(self, coarse_groups: np.ndarray, temperature_us: float) -> int:
     """Tries to move each of [?] int64 coarse groups; returns evaluations.

@@ -1,8 +1,8 @@
 """Compiled moves of the search.
 
-A move takes coarse groups to another device; it fills `moved` and `targets` of
-a chain's state. Some remove a wait on the critical path, traced back from the
-last op.
+A move takes a coarse group, or its part on one device, to another device; it
+fills `moved` and `targets` of a chain's state. Some remove a wait on the
+critical path, traced back from the last op.
 """
 
 import numpy as np
@@ -20,6 +20,8 @@ from tfplace.simulate.links import arrival_us
 # Shares of the moves that begin on the critical path, and, together with these,
 # that go to a neighbor's device.
 _CRITICAL, _NEAR = 0.2, 0.6
+# Share of the moves that leave the groups on other devices where they are.
+_PART = 0.5
 _SLACK_US = 1e-6
 
 
@@ -145,10 +147,13 @@ def propose(tables: SearchTables, state: SearchState, coarse: Index) -> None:
   if target < 0 or target == state.devices[group]:
     target = _other_device(tables, state, coarse, group)
   first, last = tables.coarse_offsets[coarse], tables.coarse_offsets[coarse + 1]
+  is_part, device, count = uniform(state) < _PART, state.devices[group], 0
   for i in range(first, last):
-    state.moved[i - first] = tables.coarse_members[i]
-    state.targets[i - first] = target
-  state.counts[MOVED] = last - first
+    member = tables.coarse_members[i]
+    if not is_part or state.devices[member] == device:
+      state.moved[count], state.targets[count] = member, target
+      count += 1
+  state.counts[MOVED] = count
 
 
 @inlined

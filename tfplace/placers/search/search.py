@@ -2,7 +2,8 @@
 
 A few hundred moves of coarse groups, from large to small, do what annealing of
 single groups needs tens of thousands of simulations for. A round of annealing
-continues from the best placement or from a start. Deterministic if evaluations
+continues from the best placement or from a start. On large graphs all chains
+move the same placement and combine their changes. Deterministic if evaluations
 are the budget.
 """
 
@@ -19,19 +20,20 @@ import numpy as np
 from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.merge import coarse_levels
+from tfplace.placers.merge import NUM_MERGED, coarse_levels
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.state import search_state, search_tables, time_order
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
+_OnAll = Callable[[Callable[[int], object]], None]
 # Movable groups from which a graph is large: then it is swept before it is
 # annealed, and a round moves coarse groups before single ones. This and what
 # follows is by trial.
 _LARGE = 1000
 # Share of the budget for sweeps, and for their first part, which sweeps the
 # coarsest levels again and again, each time from another start.
-_SWEEPS, _REPEATS, _REPEATED_LEVELS = 0.5, 0.2, 4
+_SWEEPS, _REPEATS = 0.5, 0.2
 # Step time, relative to the best start, up to which a start is swept.
 _NEAR = 1.1
 # Evaluations per round, group and chain, and rounds without improvement after
@@ -45,6 +47,8 @@ _HOT, _WARM, _COLD = 0.01, 0.001, 3e-5
 _WINDOW = 4
 # Penalty, in lower bounds, for exceeding the memory of a device by 100%.
 _PENALTY = 5.0
+# Moves of each chain before the changes of all are combined.
+_TOGETHER = 16
 # Seconds between two checks of the budget, and moves without an effect after
 # which a round ends.
 _CHECK_S, _MOST_IDLE = 0.1, 1000
@@ -127,15 +131,16 @@ class Search:
     clock = _Clock(budget, self._chains, self._bound_us)
     with concurrent.futures.ThreadPoolExecutor(len(self._chains)) as pool:
 
-      def on_all(work: Callable[[int], None]) -> None:
+      def on_all(work: Callable[[int], object]) -> None:
         """Calls a function with the number of each chain, in parallel."""
         for job in [pool.submit(work, i) for i in range(len(self._chains))]:
           job.result()
         self._collect()
 
       if self._is_large:
-        on_all(lambda i: self._sweep_all(i, near, clock))
-      begin = max(clock.progress(chain) for chain in self._chains)
+        on_all(lambda i: self._sweep_starts(i, near, clock))
+        self._sweep_together(on_all, clock)
+      begin = clock.progress()
       wanted = _EVALUATIONS_PER_GROUP * len(self._tables.movable)
       count = max(1, round((1 - begin) * clock.evaluations / wanted))
       patience, fruitless = _PATIENCE, 0
@@ -144,11 +149,14 @@ class Search:
       ends = np.linspace(begin, 1.0, count + 1).tolist()
       for turn, span in enumerate(itertools.pairwise(ends)):
         before_us = self.best_us
-        on_all(
-          functools.partial(
-            self._anneal, turn=turn, starts=starts, clock=clock, span=span
+        if self._is_large:
+          self._anneal_together(on_all, clock, span)
+        else:
+          on_all(
+            functools.partial(
+              self._anneal, turn=turn, starts=starts, clock=clock, span=span
+            )
           )
-        )
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if clock.is_over or fruitless >= patience:
           break
@@ -163,32 +171,95 @@ class Search:
       other.rate = chain.rate
     return found_us
 
-  def _sweep_all(
+  def _sweep_starts(
     self, number: int, starts: Sequence[np.ndarray], clock: "_Clock"
   ) -> None:
-    """Sweeps from several starts, and then finely from the best placement."""
+    """Sweeps the coarsest levels of a chain, from one start after another."""
     chain, top = self._chains[number], self._tables.top_level
-    coarse = range(top, max(0, top - _REPEATED_LEVELS), -1)
     turn = number
     while turn == number or clock.progress(chain) < _REPEATS:
       chain.restart(starts[turn % len(starts)])
-      for level in coarse:
-        self._sweep(number, level, clock)
+      for level in range(top, max(0, top - NUM_MERGED), -1):
+        left = self._in_turn(number, level)
+        while len(left) and clock.progress(chain) < _SWEEPS:
+          count = clock.moves(chain, 0.01)
+          chain.move(left[:count], 0.0)
+          left = left[count:]
+          self._report(chain)
       turn += 1
-    chain.restart(chain.best)
-    for level in range(top - _REPEATED_LEVELS, 0, -1):
-      self._sweep(number, level, clock)
 
-  def _sweep(self, number: int, level: int, clock: "_Clock") -> None:
-    """Tries two moves of each coarse group of a level, in random order."""
-    chain, offsets = self._chains[number], self._tables.level_offsets
-    groups = np.arange(offsets[level], offsets[level + 1])
-    left = np.repeat(self._rngs[number].permutation(groups), 2)
-    while len(left) and clock.progress(chain) < _SWEEPS:
-      count = clock.moves(chain, 0.01)
-      chain.move(left[:count], 0.0)
-      left = left[count:]
-      self._report(chain)
+  def _in_turn(self, number: int, level: int) -> np.ndarray:
+    """Returns each coarse group of a level twice, in random order."""
+    groups = np.arange(*self._tables.level_offsets[level : level + 2])
+    return np.repeat(self._rngs[number].permutation(groups), 2)
+
+  def _sweep_together(self, on_all: _OnAll, clock: "_Clock") -> None:
+    """Sweeps the finer levels from the best placement."""
+    count = len(self._chains)
+    self._gather()
+    for level in range(self._tables.top_level - NUM_MERGED, 0, -1):
+      left = self._in_turn(0, level)
+      while len(left) and clock.progress() < _SWEEPS:
+        end = count * clock.moves_together()
+        parts = [left[i:end:count] for i in range(count)]
+        self._move_together(on_all, clock, parts, 0.0)
+        left = left[end:]
+
+  def _anneal_together(
+    self, on_all: _OnAll, clock: "_Clock", span: tuple[float, float]
+  ) -> None:
+    """Anneals the best placement for one round, a span of the budget."""
+    self._gather()
+    hot_us = max(_WARM * self._unit_us, self._work_us)
+    fall, idle = _COLD * self._unit_us / hot_us, 0
+    while idle < _MOST_IDLE and (at := clock.progress()) < span[1]:
+      share = (at - span[0]) / (span[1] - span[0])
+      count = clock.moves_together()
+      parts = [self._sampled(i, share, count) for i in range(len(self._chains))]
+      temperature_us = hot_us * fall**share
+      done = self._move_together(on_all, clock, parts, temperature_us)
+      idle = 0 if done else idle + count
+
+  def _gather(self) -> None:
+    """Lets all chains continue from the best placement."""
+    if self._best is not None:
+      self._chains[0].restart(self._best)
+    for chain in self._chains[1:]:
+      chain.follow(self._chains[0])
+
+  def _move_together(
+    self,
+    on_all: _OnAll,
+    clock: "_Clock",
+    parts: Sequence[np.ndarray],
+    temperature_us: float,
+  ) -> int:
+    """Moves one placement in all chains, then combines; returns evaluations.
+
+    Where two chains moved the same group, the better one counts. If all changes
+    together are worse than those of the best chain, these remain alone.
+
+    Args:
+      parts: Coarse groups for each chain; all chains have the same placement,
+        and have the same one afterwards.
+    """
+    before, base = self.evaluations, self._chains[0].devices.copy()
+    on_all(lambda i: self._chains[i].move(parts[i], temperature_us))
+    best, *others = sorted(self._chains, key=lambda chain: chain.current_us)
+    merged = base.copy()
+    for chain in (*reversed(others), best):
+      changed = chain.devices != base
+      merged[changed] = chain.devices[changed]
+    if (merged != best.devices).any() and clock.progress() < 1.0:
+      tried = min(others, key=lambda chain: chain.evaluations)
+      tried.restart(merged)
+      best = min(best, tried, key=lambda chain: chain.current_us)
+    for chain in self._chains:
+      if chain is not best:
+        chain.follow(best)
+    self._collect()
+    self._report(best)
+    return self.evaluations - before
 
   def _anneal(
     self,
@@ -203,8 +274,7 @@ class Search:
     chain, begin = self._chains[number], span[0]
     length = span[1] - begin
     devices, hot_us = starts[(turn + number) % len(starts)], _HOT
-    is_warm = self._is_large or (turn > 0 and (turn + number) % 2 == 1)
-    if is_warm and self._best is not None:
+    if turn > 0 and (turn + number) % 2 == 1 and self._best is not None:
       devices, hot_us = self._best, _WARM
     hot_us = max(hot_us * self._unit_us, self._work_us)
     chain.restart(devices)
@@ -221,7 +291,7 @@ class Search:
     tables, rng = self._tables, self._rngs[number]
     lowest, highest = 0, tables.top_level
     if self._is_large:
-      most = max(0, highest + 1 - _WINDOW)
+      most = max(0, highest - NUM_MERGED + 1 - _WINDOW)
       lowest = round(most * max(0.0, 0.5 - 0.625 * share))
       highest = min(highest, lowest + _WINDOW - 1)
     level = rng.integers(lowest, highest + 1, count)
@@ -280,12 +350,15 @@ class _Clock:
   def _is_met(self, chain: Chain) -> bool:
     return is_optimal(chain.best_us, self._met_us)
 
-  def progress(self, chain: Chain) -> float:
+  def progress(self, chain: Chain | None = None) -> float:
     """Returns the share of the budget that a chain has spent; 1 if it is over.
 
     With a budget of evaluations only the chain's own best counts, because the
-    order of discovery depends on the machine.
+    order of discovery depends on the machine. None means the first chain to
+    spend its budget, between two calls of `on_all`.
     """
+    if chain is None:
+      return max(map(self.progress, self._chains))
     if self._budget.is_timed:
       spent = (time.perf_counter() - self._began) / self._seconds
       return 1.0 if self.is_over else spent
@@ -295,6 +368,10 @@ class _Clock:
 
   def _used(self, chain: Chain) -> int:
     return chain.evaluations - self._before[id(chain)]
+
+  def moves_together(self) -> int:
+    """Returns the moves of each chain until changes are combined."""
+    return min(_TOGETHER, *(self.moves(chain, 1.0) for chain in self._chains))
 
   def moves(self, chain: Chain, share: float) -> int:
     """Returns the number of moves until the next check of the budget.
