@@ -364,7 +364,8 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
       else:
         key = "over" if name.endswith("over one") else "ratio"
         cells.append(_errors([r[key] for r in of_part if r[key]]))
-    lines.append(cells)
+    if {*cells[1:]} != {"-"}:
+      lines.append(cells)
   heads = ("rows", "development", "holdout")
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   return {"published_steps": text}
