@@ -2,8 +2,11 @@
 
 import concurrent.futures
 import dataclasses
+import importlib
 import multiprocessing
+import pickle
 
+import numba
 import numpy as np
 import pytest
 
@@ -186,3 +189,25 @@ def test_nested_lists_are_refused_with_what_is_expected(rows):
   ) as error:
     Simulator(line()).evaluate(rows)
   assert repr(rows[0]) in str(error.value)
+
+
+_KERNEL = """
+from tfplace.simulate.jit import kernel
+
+@kernel
+def fill(values):
+  values[0] = 1.0
+"""
+
+
+def test_code_of_an_earlier_version_is_compiled_anew(tmp_path, monkeypatch):
+  (tmp_path / "kept_kernel.py").write_text(_KERNEL)
+  monkeypatch.syspath_prepend(tmp_path)
+  module = importlib.import_module("kept_kernel")
+  module.fill(np.zeros(1))
+  (index,) = tmp_path.rglob("*.nbi")
+  gone = b"cno_such_module\nType\n."  # a type that is no longer there
+  index.write_bytes(pickle.dumps(numba.__version__) + gone)
+  values = np.zeros(1)
+  importlib.reload(module).fill(values)
+  assert values[0] == 1.0

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba.core import event
+from numba.core import caching, event
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 
@@ -95,11 +95,26 @@ def _compile(
   return dispatcher
 
 
+class _Index(caching.IndexDataCacheFile):  # type: ignore[misc]
+  """Index of machine code, empty if an earlier tfplace wrote it.
+
+  Numba reads the types in it, which may be gone, before it compares sources.
+  """
+
+  def _load_index(self) -> Any:
+    try:
+      return super()._load_index()
+    except (AttributeError, ImportError):
+      return {}
+
+
 def _cached(function: F, options: Mapping[str, Any]) -> Any:
   njit: Any = numba.njit
   # Numba raises "cannot cache function: no locator available".
   with contextlib.suppress(RuntimeError):
-    return njit(cache=True, **options)(function)
+    dispatcher = njit(cache=True, **options)(function)
+    dispatcher._cache._cache_file.__class__ = _Index
+    return dispatcher
   _warn_of_no_cache()
   return njit(**options)(function)
 
