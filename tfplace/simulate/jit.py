@@ -95,7 +95,7 @@ def _compile(
   return dispatcher
 
 
-class _Index(caching.IndexDataCacheFile):  # type: ignore[misc]
+class _Index(caching.IndexDataCacheFile):
   """Index of machine code, empty if an earlier tfplace wrote it.
 
   Numba reads the types in it, which may be gone, before it compares sources.
