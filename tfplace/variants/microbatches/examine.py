@@ -67,9 +67,9 @@ class Findings:
       whether the indices depend on the batch.
   """
 
-  kinds: tuple[str, ...] = ()
-  deferred: frozenset[int] = frozenset()
-  lookups: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+  kinds: tuple[str, ...]
+  deferred: frozenset[int]
+  lookups: Mapping[str, bool]
 
 
 def examine(step: Division) -> Findings:
@@ -105,10 +105,13 @@ def assigned_states(step: Division) -> list[keras.Variable]:
   return [v for i, v in enumerate(step.parts.states) if i in trace.states]
 
 
+@dataclasses.dataclass
 class _Examined(WholeBatch):
   """Replaces added losses by placeholders; `terms` holds pairs of both."""
 
-  terms: list[tuple[tf.Tensor, tf.Tensor]]
+  terms: list[tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
+    default_factory=list
+  )
 
   def _additional(self, loss: tf.Tensor) -> tf.Tensor:
     share = tf.compat.v1.placeholder(loss.dtype, (), name="share")
@@ -137,7 +140,6 @@ class _Trace:
         with_regularization=forward is not None,
         deferred=deferred,
       )
-      self.whole.terms = []
       with (
         self.whole.reductions(),
         states.cut(model, parts.states, rows) as self.states,

@@ -116,10 +116,10 @@ def _trace(step: Division, index: int, findings: Findings) -> Traced:
       model,
       tf.shape(tensors[0])[0] if size is None else size,
       parts.examples,
-      iter(findings.kinds),
-      present,
-      step.forward is not None,
-      findings.deferred,
+      kinds=iter(findings.kinds),
+      present=present,
+      with_regularization=step.forward is not None,
+      deferred=findings.deferred,
     )
     with (
       whole.metrics_kept(),
