@@ -142,8 +142,6 @@ def _fix_nodes(nodes: Any, reference: str) -> None:
       data = [data[0], reference.format(fixed.name)]
     else:
       data = [data[0], data[value]]
-    if node.op == "RandomUniformInt":
-      dtype, index = node.attr["Tout"].type, node.attr["T"].type
     node.op = "Fill"
     del node.input[:]
     node.input.extend([*data, *controls])
