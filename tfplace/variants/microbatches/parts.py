@@ -95,31 +95,22 @@ class Parts:
     begin = library.where(examples >= total, examples * before // total, begin)
     return int(begin) if self.is_known else tf.cast(begin, tf.int32)
 
-  def part(self, index: int) -> Any:
+  def inputs(self, index: int) -> list[tf.Tensor]:
     """Slices the data of a microbatch and its rows of the states.
 
-    A microbatch without examples gets the last example of the batch, which is
-    then ignored (`WholeBatch.present`), because many TensorFlow ops fail on
-    empty tensors.
+    If sizes are not known while tracing, the last tensor is a scalar that says
+    whether the microbatch has examples. One without examples gets the last
+    example of the batch, which is then ignored (`WholeBatch.present`), because
+    many TensorFlow ops fail on empty tensors.
     """
     begin = self._begin(index)
     if self.is_known:
       end = begin + self.size(index)
-    else:
-      begin = tf.minimum(begin, self.examples - 1)
-      end = begin + tf.maximum(self.size(index), 1)
-    return tf.nest.map_structure(
-      lambda t: None if t is None else t[begin:end], (self._data, self._rows)
-    )
-
-  def inputs(self, index: int) -> list[tf.Tensor]:
-    """Lists the tensors of a microbatch.
-
-    If sizes are not known while tracing, the last one is a scalar that says
-    whether the microbatch has examples.
-    """
-    flat = [t for t in tf.nest.flatten(self.part(index)) if t is not None]
-    return flat if self.is_known else [*flat, self.size(index) > 0]
+      return [tensor[begin:end] for tensor in self.tensors]
+    begin = tf.minimum(begin, self.examples - 1)
+    end = begin + tf.maximum(self.size(index), 1)
+    slices = [tensor[begin:end] for tensor in self.tensors]
+    return [*slices, self.size(index) > 0]
 
   def structured(self, inputs: Sequence[tf.Tensor]) -> tuple[Any, Any, Any]:
     """Restores data and rows of states, and returns the scalar or None."""
