@@ -182,7 +182,9 @@ def _replace_captures(
       if is_number:
         rename(node, "captured_constant")
       _make_constant(node, outer)
-  _rename_inputs(graph_def, renamed)
+  for node in graph_def.node:
+    node_lib.rename_inputs(node, renamed)
+  structure.repair_constraints(graph_def, renamed)
   return result, handles
 
 
@@ -225,14 +227,6 @@ def _make_constant(node: tf.compat.v1.NodeDef, tensor: tf.Tensor) -> None:
   node.op = "Const"
   node.attr["dtype"].type = tensor.dtype.as_datatype_enum
   node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-
-
-def _rename_inputs(
-  graph_def: tf.compat.v1.GraphDef, renamed: Mapping[str, str]
-) -> None:
-  for node in graph_def.node:
-    node_lib.rename_inputs(node, renamed)
-  structure.repair_constraints(graph_def, renamed)
 
 
 def trace_saved_model(

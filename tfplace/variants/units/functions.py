@@ -144,13 +144,10 @@ class Unit:
       signature.output_arg.add(name=f"r{i}", type=tensor.dtype.as_datatype_enum)
       self.function.ret[f"r{i}"] = self._local(tensor)
     self.function.attr["_noinline"].b = True
-    self._set_compiled(True)
+    self.set_compiled(True)
 
-  def leave_uncompiled(self) -> None:
-    """Lets TensorFlow's executor run the unit."""
-    self._set_compiled(False)
-
-  def _set_compiled(self, is_compiled: bool) -> None:
+  def set_compiled(self, is_compiled: bool) -> None:
+    """Lets XLA compile the unit, or TensorFlow's executor run it."""
     self.is_compiled = is_compiled
     self.function.attr[_MUST_COMPILE].b = is_compiled
     self.function.signature.name = ""

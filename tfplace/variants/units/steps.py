@@ -90,7 +90,7 @@ def in_units(traced: TracedStep, graph: OpGraph) -> TracedStep:
       _logger.warning("step %r: %s", traced.name, note)
     for unit in made:
       if not refused.keys().isdisjoint(unit.ops):
-        unit.leave_uncompiled()
+        unit.set_compiled(False)
     calls, replaced, _ = put_calls(tf_graph, flow, made)
     results = [replaced.get(tensor.ref(), tensor) for tensor in results]
     name_of = {call.name: unit_of[ops[0].name] for call, ops in calls.items()}
