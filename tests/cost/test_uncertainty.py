@@ -1,5 +1,7 @@
 """Samples of costs, and what they say of plans."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -76,9 +78,12 @@ def placed(problem, devices, **fields):
   return Result("auto", placement, evaluation, (), 0.0, 1, **fields)
 
 
-@pytest.mark.parametrize("others_us, is_chosen", [(5e3, True), (2e4, False)])
+@pytest.mark.parametrize(
+  "others_us, is_given, is_chosen",
+  [(5e3, False, True), (2e4, False, False), (5e3, True, False)],
+)
 def test_of_plans_within_2_percent_the_one_that_wins_more_is_chosen(
-  others_us, is_chosen
+  others_us, is_given, is_chosen
 ):
   # Three kinds that err apart share ops of 1 s, so the slowest decides. A V100
   # needs 1.01 s (or 1.04) for all three, and is the faster one wherever the
@@ -91,7 +96,9 @@ def test_of_plans_within_2_percent_the_one_that_wins_more_is_chosen(
     cluster_preset("v100x1+p100x1+t4x1"),
   )
   alone = placed(problem, [0, 0, 0])
-  shared = placed(problem, [0, 1, 2], tried=(alone,))
+  shared = placed(problem, [0, 1, 2])
+  given = (dataclasses.replace(shared, strategy="init"),) if is_given else ()
+  shared = dataclasses.replace(shared, tried=(alone, *given))
   assert shared.evaluation.step_time_us < alone.evaluation.step_time_us
   chosen = alone if is_chosen else shared
   assert surest(shared).placement is chosen.placement

@@ -27,6 +27,7 @@ SAMPLES = 64
 _SEED = 0
 INTERVAL = (10, 90)  # percentiles
 _NEAR = 1.02  # of the best step time: plans that samples choose from
+_GIVEN = "init"  # strategy of placements that a search begins with
 # Strategies that a plan is compared with, the first of the results that exists.
 _RIVALS = {"data_parallel": "data parallelism", "single": "one device"}
 
@@ -43,10 +44,14 @@ _UNFITTED = np.array((1.0, 2.0, 1.0, 1.0, 1.0))
 def surest(result: Result) -> Result:
   """Prefers a placement that `auto` tried and that wins in most samples.
 
-  Only placements within `_NEAR` of the result's step time compete. Ties go to
-  the result, also where errors are unknown.
+  Only placements within `_NEAR` of the result's step time compete, and none
+  that is slower than a given one. Ties go to the result, also where errors are
+  unknown.
   """
   most_us = _NEAR * result.evaluation.step_time_us
+  for tried in result.tried:
+    if tried.strategy == _GIVEN:
+      most_us = min(most_us, tried.evaluation.step_time_us)
   near = [result]
   for other in result.tried:
     is_near = other.evaluation.step_time_us <= most_us
