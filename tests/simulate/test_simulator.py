@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import importlib
 import multiprocessing
+import pathlib
 import pickle
 
 import numba
@@ -205,7 +206,8 @@ def test_code_of_an_earlier_version_is_compiled_anew(tmp_path, monkeypatch):
   monkeypatch.syspath_prepend(tmp_path)
   module = importlib.import_module("kept_kernel")
   module.fill(np.zeros(1))
-  (index,) = tmp_path.rglob("*.nbi")
+  folder = pathlib.Path(module.fill.stats.cache_path)
+  (index,) = folder.glob("kept_kernel.fill*.nbi")
   gone = b"cno_such_module\nType\n."  # a type that is no longer there
   index.write_bytes(pickle.dumps(numba.__version__) + gone)
   values = np.zeros(1)
