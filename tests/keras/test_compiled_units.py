@@ -58,6 +58,9 @@ def test_steps_in_units_equal_the_step_that_keras_compiles(
   options = {**UNITS, "batch_size": 5, **options}
   expected, outputs = losses(build(kind), kind, options["batch_size"])
   model = build(kind)
+  sample = [array[: options["batch_size"]] for array in at.batch(kind)]
+  if kind == "subclassed":  # Its inputs are known from data only.
+    options = {**options, "sample": tuple(sample)}
   plan = tfplace.plan_model(model, at.linked(2), **options)
   members = plan.placement.problem.graph.members
   assert members and not set(members) & set(plan.assignments)
@@ -155,3 +158,20 @@ def test_variables_are_read_and_written_by_calls():
   # Six weights and their momenta are written once each, and read more often.
   # Outside are metrics, and what one device reads of another's variables.
   assert len(outside) < 12
+
+
+def test_what_reads_a_recurrent_layer_is_compiled():
+  model = keras.Sequential(
+    [
+      keras.Input((3, 2)),
+      keras.layers.SimpleRNN(2, return_sequences=True, name="recurrent"),
+      keras.layers.Dense(1),
+    ]
+  )
+  model.compile("sgd", "mse", jit_compile=True)
+  plan = tfplace.plan_model(model, at.linked(2), **UNITS, batch_size=4)
+  tfplace.place_model(model, placement=plan)
+  with at.recorded(1) as ran:
+    model.fit(np.ones((6, 3, 2)), np.ones((6, 3, 1)), batch_size=4, verbose=0)
+  # The step has no others than those of zeros beside the weights' gradients.
+  assert not {node.type for node in ran} & {"Transpose", "MatMul", "Mul"}

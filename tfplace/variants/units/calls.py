@@ -206,8 +206,13 @@ def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
   names = [node.name for node in kept]
   del graph_def.node[:]
   graph_def.node.extend(_with_single_shapes(kept))
+  elements = _shapes_of_elements(graph_def)
   op_of = {op.name: op for op in graph.get_operations()}
   for size in (_BATCH, batch_size):
+    for node in elements:
+      shape = tf.make_ndarray(node.attr["value"].tensor).copy()
+      shape[0] = size
+      node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(shape))
     with tf.Graph().as_default():
       given = {}
       for op in op_of.values():
@@ -229,6 +234,30 @@ def _shaped(graph: tf.Graph, batch_size: int) -> dict[str, tf.Operation]:
     inputs = {op_of[name[:-2]].name: t.op for name, t in given.items()}
     return {**inputs, **dict(zip(names, copies, strict=True))}
   return op_of
+
+
+def _shapes_of_elements(
+  graph_def: tf.compat.v1.GraphDef,
+) -> list[nodes.NodeDef]:
+  """Gives each stack of a list a shape of its elements of its own.
+
+  TensorFlow does not infer shapes through lists, which recurrent layers fill
+  with a batch for each time step.
+
+  Returns:
+    The constants that were added, of shapes that begin with an unknown size.
+  """
+  node_of = {node.name: node for node in graph_def.node}
+  added = []
+  for node in list(graph_def.node):
+    shape = node_of.get(node.input[1]) if node.op == "TensorListStack" else None
+    if shape is not None and shape.op == "Const":
+      value = tf.make_ndarray(shape.attr["value"].tensor)
+      if value.ndim == 1 and len(value) and value[0] < 0:
+        added.append(graph_def.node.add())
+        added[-1].CopyFrom(shape)
+        added[-1].name = node.input[1] = f"{node.name}/of_batch"
+  return added
 
 
 def _with_single_shapes(
