@@ -44,7 +44,7 @@ QUICK = {
 }
 SLOWER = {
   "whole": layer_cases.CASES,
-  "split": ("masked_recurrences", "nested_subclassed", "siamese"),
+  "split": ("nested_subclassed", "siamese"),
   "ranked": (),
   "recomputed": (),
   "compiled": layer_cases.CASES,
