@@ -94,7 +94,7 @@ def test_a_killed_run_resumes_to_an_equal_end(tiny, whole):
   out = finish(start(tiny, "killed"))  # Dask or not makes no other run.
   assert "continuing after step" in out
   expected, found = (
-    load_policy(path).weights
+    load_policy(path, "rnn").weights
     for path in (whole / "whole_policy", tiny / "killed_policy")
   )
   for a, b in zip(expected, found, strict=True):
