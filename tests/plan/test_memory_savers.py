@@ -7,15 +7,19 @@ and the last forward op leave 50 bytes each for the backward pass, so it holds
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tests.testing.clusters import linked
 from tfplace.errors import InfeasibleError
-from tfplace.graph import Device, OpSpec, Problem, build_graph
+from tfplace.graph import Device, OpSpec, Placement, Problem, build_graph
+from tfplace.graph.evaluation import Result
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.plan import PlanConfig
+from tfplace.plan.proposals import is_short_of_memory
 from tfplace.plan.variant_search import choose_variant
-from tfplace.plan.variants import StepVariant
+from tfplace.plan.variants import StepVariant, VariantTrial
+from tfplace.simulate import Simulator
 
 WAYS = ("chooses_microbatches", "chooses_recomputation")
 
@@ -106,3 +110,17 @@ def test_a_fixed_number_of_microbatches_stays():
 def test_the_error_says_what_was_tried():
   with pytest.raises(InfeasibleError, match="if all layers are recomputed"):
     chosen(Step(memory=55.0), *WAYS[1:])
+
+
+@pytest.mark.parametrize("on_gpu, is_short", [(9, False), (8, True), (0, True)])
+def test_work_on_cpus_beside_a_gpu_says_that_memory_is_short(on_gpu, is_short):
+  times = {"GPU": 10.0, "CPU": 100.0}
+  ops = [OpSpec(f"op{i}", "X", times, [0.0]) for i in range(10)]
+  gpu = Device("GPU:0", "GPU", 1e9)
+  problem = Problem(build_graph("g", ops, []), linked([gpu, "CPU:0"]))
+  devices = np.array([0] * on_gpu + [1] * (10 - on_gpu))
+  (evaluation,) = Simulator(problem).evaluate(devices[None])
+  placement = Placement(problem, devices)
+  best = Result("auto", placement, evaluation, (), 0.0, 1)
+  trial = VariantTrial(WHOLE, StepVariant(problem), best)
+  assert is_short_of_memory(trial) == is_short

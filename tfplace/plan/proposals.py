@@ -17,6 +17,7 @@ from tfplace.simulate import Simulator
 MOST = 16  # Largest number of microbatches; our choice.
 _MOST_PER_DEVICE = 4  # The same per device that works.
 _SHORT = 0.85  # Share of the memory of a main device from which it is short.
+_MOVED = 0.1  # Share of all work that CPUs beside main devices do, likewise.
 _PER_DEVICE = (1, 2)  # Numbers of microbatches of each device.
 
 
@@ -94,7 +95,7 @@ def _rounded(examples: int, shares: np.ndarray) -> tuple[int, ...]:
 
 
 def is_short_of_memory(trial: VariantTrial) -> bool:
-  """Returns whether a main device is nearly full, or cannot be used."""
+  """Returns whether a main device is nearly full, or others do its work."""
   if trial.best is None:
     return trial.exceeds_memory
   problem = trial.opened.problem
@@ -102,8 +103,12 @@ def is_short_of_memory(trial: VariantTrial) -> bool:
   main = main_devices(GroupGraph(problem))
   devices = [problem.cluster.devices[i] for i in main]
   shares = [peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in devices]
-  unused = not np.isin(trial.best.placement.devices, main).any()
-  return unused or max(shares) > _SHORT
+  work_us, used = problem.fastest_us, trial.best.placement.devices
+  cpus = [i for i, d in enumerate(problem.cluster.devices) if d.is_cpu]
+  on_cpus = np.isin(used, np.setdiff1d(cpus, main))
+  moved = work_us[on_cpus].sum() > _MOVED * work_us.sum()
+  unused = not np.isin(used, main).any()
+  return unused or moved or max(shares) > _SHORT
 
 
 def segments_by_worth(problem: Problem) -> list[int]:
