@@ -1,10 +1,11 @@
 """Steps of models on clusters, and the sets of them for the policy.
 
 `TRAINING` has steps that the shipped `ordered` was trained on; it also had
-MLP-Mixer and Conformer. Anything may be chosen on `DEVELOPMENT`: the rows of
-GO's published table (Zhou et al., NeurIPS 2020), models of `MODELS`, and models
-that were holdouts once, as were LLaMA, PaLM, gMLP, wav2vec 2.0, Perceiver,
-Swin, ConvLSTM and DDPM, whose code is gone. `HOLDOUT`, the third, was placed
+MLP-Mixer, Conformer and eight random models of Placeto. Anything may be chosen
+on `DEVELOPMENT`: the rows of GO's published table (Zhou et al., NeurIPS 2020),
+models of `MODELS`, and models that were holdouts once, as were LLaMA, PaLM,
+gMLP, wav2vec 2.0, Perceiver, Swin, ConvLSTM and DDPM, whose code is gone.
+`HOLDOUT`, the third, was placed
 once after all choices; the next evidence needs models and devices of no set.
 """
 
@@ -254,15 +255,6 @@ TRAINING: Sequence[SetRow] = (
   ZooRow("transformer_xl", "2*v100x2", {"layers": 3, "segments": 4}),
   ZooRow("transformer_xl", "v100x4", {"layers": 5, "segments": 3}),
   ZooRow("inception_v3", "k80x4", {"image_size": 139}),
-  *(
-    ZooRow(family, cluster, {"index": index})
-    for family, clusters in (
-      ("cifar10", ("p100x4", "v100x2+p100x2", "a100x8")),
-      ("ptb", ("v100x4", "k80x2", "p100x8")),
-      ("nmt_family", ("p100x4", "v100x2")),
-    )
-    for index, cluster in enumerate(clusters)
-  ),
   *(
     SyntheticRow(seed, cluster)
     for seed, cluster in enumerate(

@@ -176,10 +176,10 @@ def test_one_kind_has_one_hardware():
     op_graph(_traced(_matmul), cluster)
 
 
-@pytest.fixture(scope="module", params=[slow("cifar10"), "nmt"])
+@pytest.fixture(scope="module", params=[slow("amoebanet_d"), "nmt"])
 def training_step(request):
   small = {
-    "cifar10": {"batch_size": 4, "cells": 1, "filters": 4},
+    "amoebanet_d": dict(batch_size=2, image_size=32, cells=1, filters=16),
     "nmt": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4},
   }[request.param]
   zoo = models.build(request.param, **small)

@@ -1,7 +1,6 @@
 """The policy that `auto` asks is better than random draws on graphs held out.
 
-Steps in microbatches of WaveNets, on which it was not trained. (With
-the unrolled LSTM `ptb` in four among them, the ratio was 0.889.) They are
+Steps in microbatches of WaveNets, on which it was not trained. They are
 development graphs by now; what the policy is worth on others is for
 `benchmarks/run_policy.py` to say.
 """

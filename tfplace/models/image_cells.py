@@ -1,7 +1,7 @@
 """Image networks of repeated normal cells with reductions in between.
 
-NASNet (Zoph et al., arXiv 1707.07012) introduced the structure; AmoebaNet and
-ENAS kept it. A cell reads the outputs of the two previous cells, adds pairs of
+NASNet (Zoph et al., arXiv 1707.07012) introduced the structure; AmoebaNet kept
+it. A cell reads the outputs of the two previous cells, adds pairs of
 operations on earlier states, and concatenates some of its states. The
 operations are those of NASNet's search space, in the order activation,
 convolution, batch normalization of the public NASNet and AmoebaNet code. Each
@@ -167,7 +167,9 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 
 
-_STEM_KERNEL = 3  # height and width
+_STEM_KERNEL, _STEM_FILTERS = 3, 32  # height and width; channels
+# Reduction cells before the first normal cell, with fewer filters.
+_STEM_CELLS = 2
 
 
 class Edge(NamedTuple):
@@ -206,17 +208,12 @@ class CellNetwork:
     reduction: Cell that halves the size and doubles the filters.
     cells: Number of normal cells. Reduction cells divide them into thirds.
     filters: Filters of the operations of the first normal cells.
-    stem_filters: Filters of the convolution that reads the images.
-    stem_cells: Reduction cells before the first normal cell, with fewer
-      filters: 2 for large images, whose stem also has stride 2, else 0.
   """
 
   normal: Cell
   reduction: Cell
   cells: int
   filters: int
-  stem_filters: int
-  stem_cells: int
 
   def model(self, name: str, image_size: int, classes: int) -> keras.Model:
     """Builds a classifier of images [batch, image_size, image_size, 3].
@@ -230,9 +227,12 @@ class CellNetwork:
         f" not {image_size}"
       )
     images = keras.Input((image_size, image_size, 3), name="images")
-    outputs = [self._stem(images)]
-    filters = self.filters // 2**self.stem_cells
-    for _ in range(self.stem_cells):
+    stem = keras.layers.Conv2D(
+      _STEM_FILTERS, _STEM_KERNEL, strides=2, use_bias=False, name="stem_conv"
+    )(images)
+    outputs = [norm(stem, "stem_bn")]
+    filters = self.filters // 2**_STEM_CELLS
+    for _ in range(_STEM_CELLS):
       self._append(outputs, self.reduction, filters)
       filters *= 2
     reductions = (self.cells // 3, 2 * self.cells // 3)
@@ -247,18 +247,6 @@ class CellNetwork:
       classes, activation="softmax", name="predictions"
     )(value)
     return keras.Model(images, value, name=name)
-
-  def _stem(self, images: keras.KerasTensor) -> keras.KerasTensor:
-    large = self.stem_cells > 0
-    value = keras.layers.Conv2D(
-      self.stem_filters,
-      _STEM_KERNEL,
-      strides=2 if large else 1,
-      padding="valid" if large else "same",
-      use_bias=False,
-      name="stem_conv",
-    )(images)
-    return norm(value, "stem_bn")
 
   def _append(
     self, outputs: list[keras.KerasTensor], cell: Cell, filters: int

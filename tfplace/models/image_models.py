@@ -118,8 +118,6 @@ def nasnet(
     NASNET_REDUCTION,
     cells=3 * num_blocks,
     filters=filters,
-    stem_filters=32,
-    stem_cells=2,
   )
   model = network.model("nasnet", image_size, classes)
   optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
@@ -176,8 +174,6 @@ def amoebanet_d(
     AMOEBANET_REDUCTION,
     cells=cells,
     filters=max(filters // 8, 1) * 8,
-    stem_filters=32,
-    stem_cells=2,
   )
   model = network.model("amoebanet_d", image_size, classes)
   optimizer = keras.optimizers.RMSprop(

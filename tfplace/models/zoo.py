@@ -54,14 +54,6 @@ MODELS: Mapping[str, str] = {
   "nasnet": "tfplace.models.image_models:nasnet",
   "amoebanet_d": "tfplace.models.image_models:amoebanet_d",
   "wavenet": "tfplace.models.wavenet:wavenet",
-  "cifar10": "tfplace.models.families:cifar10",
-  "ptb": "tfplace.models.ptb:ptb",
-}
-
-# Name of a family of one model in many sizes -> the model, and the function
-# that maps the size `index` to the sizes of a member.
-INDEXED: Mapping[str, tuple[str, str]] = {
-  "nmt_family": ("nmt", "tfplace.models.families:sizes"),
 }
 
 # Name of a published configuration -> the model and the sizes that define it.
@@ -88,15 +80,15 @@ def build(
   """Builds a zoo model with random weights.
 
   Args:
-    name: A key of `MODELS`, `VARIANTS` or `INDEXED`.
+    name: A key of `MODELS` or `VARIANTS`.
     batch_size: Examples per step. None selects the default of the model.
     **sizes: Sizes of the model, as documented by its function.
 
   Raises:
     ExtractionError: The name or a size is unknown (the message lists the
-      choices), or a size is not a positive integer. `index` may be 0.
+      choices), or a size is not a positive integer.
   """
-  choices = [*MODELS, *VARIANTS, *INDEXED]
+  choices = [*MODELS, *VARIANTS]
   if name not in choices:
     raise ExtractionError(
       f"unknown model {name!r}: choose from {', '.join(choices)}"
@@ -106,10 +98,8 @@ def build(
   for key, value in sizes.items():
     _check_size(name, key, value)
   family, preset = VARIANTS.get(name, (name, {}))
-  if name in INDEXED:
-    family, source = INDEXED[name]
-    preset = _imported(source)(sizes.pop("index", 0))
-  builder = _imported(MODELS[family])
+  module, function = MODELS[family].split(":")
+  builder = getattr(importlib.import_module(module), function)
   chosen = {
     key: parameter.default
     for key, parameter in inspect.signature(builder).parameters.items()
@@ -117,8 +107,7 @@ def build(
   for key in sizes:
     if key not in chosen:
       raise ExtractionError(
-        f"model {name!r} has no size {key!r}: choose from"
-        f" {', '.join([*chosen, *(['index'] if name in INDEXED else [])])}"
+        f"model {name!r} has no size {key!r}: choose from {', '.join(chosen)}"
       )
   chosen.update({**preset, **sizes})
   model, sampler = builder(**chosen)
@@ -126,13 +115,7 @@ def build(
 
 
 def _check_size(name: str, key: str, value: int) -> None:
-  wrong = isinstance(value, bool) or not isinstance(value, int)
-  if wrong or (value < 1 and key != "index"):
+  if isinstance(value, bool) or not isinstance(value, int) or value < 1:
     raise ExtractionError(
       f"model {name!r}: {key} must be a positive integer, not {value!r}"
     )
-
-
-def _imported(source: str) -> Callable[..., Any]:
-  module, function = source.split(":")
-  return getattr(importlib.import_module(module), function)
