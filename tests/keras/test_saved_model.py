@@ -189,28 +189,6 @@ def test_what_xla_compiles_as_one_is_not_divided(tmp_path):
   assert sorted(os.listdir(tmp_path)) == ["in"]
 
 
-def test_a_saved_model_of_tensorflow_1_is_placed_too(tmp_path):
-  tf1 = tf.compat.v1
-  source = tmp_path / "in"
-  with tf.Graph().as_default(), tf1.Session() as session:
-    x = tf1.placeholder(tf.float32, (None, 3), name="x")
-    w = tf1.get_variable("w", (3, 2), use_resource=True)
-    v = tf1.get_variable("v", (2,), use_resource=False)
-    y = tf.nn.relu(tf.matmul(x, w, name="product") + v, name="y")
-    session.run(tf1.global_variables_initializer())
-    tf1.saved_model.simple_save(session, str(source), {"x": x}, {"y": y})
-  placement, output = _place(source, allow_side_effects=True)
-  expected, _, _ = _serve(source, [tf.ones((4, 3))])
-  got, _, _ = _serve(output, [tf.ones((4, 3))])
-  np.testing.assert_allclose(got["y"], expected["y"], atol=1e-6)
-  graph_def = safe_loading.read(str(output)).meta_graphs[0].graph_def
-  devices = {node.name: node.device for node in graph_def.node}
-  planned = placement.assignments
-  for name in ("product", "w", "v"):
-    assert devices[name] == planned[name]
-  assert devices["y"] == planned["y_0"]  # "y" is its output's name by now
-
-
 def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch):
   source = _export("dense", tmp_path)
 

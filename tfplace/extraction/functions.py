@@ -265,7 +265,7 @@ def flatten_signature(
   """Traces one call of a SavedModel signature: an inference step.
 
   Args:
-    directory: a SavedModel of TensorFlow 1 or 2.
+    directory: a SavedModel of TensorFlow 2.
     batch_size: replaces an unknown first dimension of the inputs; 32 by
       default.
     signature: key of the signature; by default "serving_default", or the only

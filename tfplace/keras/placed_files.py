@@ -182,10 +182,6 @@ def _place(
     if node in devices and node not in arguments
   }
   objects = meta_graph.object_graph_def
-  if not objects.nodes:  # A TensorFlow 1 SavedModel has one flat graph.
-    handles = {tuple([name]): devices[name] for name in flat.captures}
-    _place_nodes(meta_graph.graph_def, {**paths, **handles})
-    return
   function = _function_of(objects, flat.key)
   placer = FunctionPlacer(meta_graph.graph_def.library)
   placer.place(function, paths)
@@ -211,28 +207,6 @@ def _beside_tables(graph_def: tf.compat.v1.GraphDef) -> list[str]:
     for node, group in zip(graph_def.node, groups, strict=True)
     if group is not None and group in outside
   ]
-
-
-def _place_nodes(
-  graph_def: tf.compat.v1.GraphDef, paths: Mapping[tuple[str, ...], str]
-) -> None:
-  """Places the nodes of a TensorFlow 1 graph.
-
-  Raises:
-    ApplyError: a node is missing.
-  """
-  nodes = {node.name: node for node in graph_def.node}
-  for path, device in paths.items():
-    # A node with the name of an output has received a numeric suffix.
-    name = path[0] if path[0] in nodes else path[0].rpartition("_")[0]
-    if len(path) > 1 or name not in nodes:
-      raise ApplyError(
-        f"the SavedModel's graph has no node {'/'.join(path)!r}, which is"
-        f" placed on {device}",
-        op=path[0],
-        device=device,
-      )
-    nodes[name].device = device
 
 
 def _function_of(objects: Any, key: str) -> str:

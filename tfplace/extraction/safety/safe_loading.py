@@ -30,8 +30,8 @@ def load(path: str) -> Any:
   """Loads the model.
 
   Raises:
-    ExtractionError: the folder is not a SavedModel, is damaged or of TensorFlow
-      1, or loading would have side effects.
+    ExtractionError: `read` fails, the folder has several graphs, or loading
+      would have side effects.
   """
   content = read(path)
   where = f"SavedModel {path!r}"
@@ -43,12 +43,6 @@ def load(path: str) -> Any:
   meta_graph = content.meta_graphs[0]
   with validate.located(where):
     limits.check_calls(meta_graph.graph_def)
-  if not meta_graph.HasField("object_graph_def"):
-    raise ExtractionError(
-      f"{where} is of TensorFlow 1, whose loader runs its whole graph;"
-      " --allow_side_effects (in Python, allow_side_effects=True) loads it all"
-      " the same"
-    )
   _keep_objects(meta_graph)
   side_effects.refuse(side_effects.when_run(meta_graph.graph_def), where)
   check_temporary_folder()
@@ -74,7 +68,12 @@ def load_unchecked(folder: str, path: str) -> Any:
 
 
 def read(path: str) -> saved_model_pb2.SavedModel:
-  """Reads the main file of a SavedModel, or raises ExtractionError."""
+  """Reads the main file of a SavedModel of TensorFlow 2.
+
+  Raises:
+    ExtractionError: the folder is no SavedModel, or is damaged or of TensorFlow
+      1.
+  """
   files = [os.path.join(path, name) for name in FILES]
   present = [file for file in files if os.path.isfile(file)]
   if not present:
@@ -83,11 +82,16 @@ def read(path: str) -> saved_model_pb2.SavedModel:
     )
   content = saved_model_pb2.SavedModel()
   limits.read_proto(present[0], content, limits.SAVED_MODEL)
+  if not all(m.HasField("object_graph_def") for m in content.meta_graphs):
+    raise ExtractionError(
+      f"SavedModel {path!r} is of TensorFlow 1: load it there and write it with"
+      " tf.saved_model.save of TensorFlow 2"
+    )
   return content
 
 
 def _keep_objects(meta_graph: Any) -> None:
-  """Keeps only functions and constants that TensorFlow 2 objects use."""
+  """Keeps only functions and constants that objects use."""
   graph_def = meta_graph.graph_def
   objects = meta_graph.object_graph_def
   constants = {node.constant.operation for node in objects.nodes} - {""}
