@@ -156,9 +156,9 @@ def test_a_slower_placement_is_rolled_back(clock):
   before = model.placement
   placing = tfplace.PlacementCallback()
   with at.recorded() as ran:
-    check_same(fit(model, "dense", [clock, placing], epochs=3), "dense")
+    check_same(fit(model, "dense", [clock, placing]), "dense")
   assert {node.device for node in ran} == {"CPU:0", "CPU:1", "CPU:2"}
-  (trial,) = placing.trials  # It waits longer after a rollback.
+  (trial,) = placing.trials
   assert not trial.kept and trial.after_us == pytest.approx(within_us)
   assert is_back(model, before)
 
@@ -280,21 +280,6 @@ def test_an_interrupted_trial_is_taken_back(clock):
   # The callback and the model go on.
   fit(model, "dense", [clock, placing], epochs=1)
   assert model.placement is before
-
-
-def test_no_search_while_the_step_time_changes_or_stays(clock, monkeypatch):
-  calls = []
-
-  def nothing(plan, problem, runs, **_):
-    calls.append((runs[-1].median_us, clock.now))
-
-  # 30 steps of 1 s, and 3 s each from the second epoch on.
-  clock.step_us = lambda plan: ALONE_US * (1 if clock.now < 29.5 else 3)
-  monkeypatch.setattr(replanning, "replan", nothing)
-  fit(placed(), "dense", [clock, tfplace.PlacementCallback()], epochs=6)
-  # After the first epoch, and once two epochs took 3 s per step.
-  times = [(ALONE_US, 30), (3 * ALONE_US, 30 + 2 * 90)]
-  assert calls == [pytest.approx(each) for each in times]
 
 
 def test_an_unplaced_model_is_named():

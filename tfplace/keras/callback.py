@@ -28,7 +28,6 @@ _LEAST_STEPS = 5  # Fewest timed steps to judge a placement by.
 # Timed steps, and their time in microseconds, after which a new placement is
 # judged. What else a host does comes and goes, and slows short trials.
 _TRIAL_STEPS, _TRIAL_US = 20, 2e6
-_MOST_REST = 63  # Most reviews without a search after failed trials.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +57,7 @@ class PlacementCallback(keras.callbacks.Callback):
   again from the placement in force. A placement that is predicted to be faster
   is put in force and timed for 20 steps and 2 s. It stays if its median step is
   faster by at least 3% and by more than the noise; otherwise the previous
-  placement comes back. No trial starts while the step time changes from one
-  time to the next. A failure to plan or to run a placement is logged.
+  placement comes back. A failure to plan or to run a placement is logged.
 
   Weights, optimizer state and random states continue, and the step variant
   (microbatches, recomputation) stays the same, so losses change by rounding
@@ -112,8 +110,6 @@ class PlacementCallback(keras.callbacks.Callback):
     self._problem: Problem | None = None  # With the costs before any refit.
     self._runs: dict[bytes, LiveRun] = {}  # Latest run of each placement.
     self._before: LiveRun | None = None  # The previous placement, in a trial.
-    self._searched: LiveRun | None = None  # When nothing was found.
-    self._rest = self._failures = 0
 
   def on_train_begin(self, logs: Any = None) -> None:
     """Checks that the model is placed.
@@ -202,7 +198,7 @@ class PlacementCallback(keras.callbacks.Callback):
       self._problem = _placement(plan).problem
 
   def _review(self) -> None:
-    """Plans again if enough steps were timed and their time has changed."""
+    """Searches a faster placement if enough steps were timed, and tries it."""
     self._look()
     if self._plan is None or self._problem is None or self._before is not None:
       return
@@ -211,36 +207,19 @@ class PlacementCallback(keras.callbacks.Callback):
     self._since = 0
     run = LiveRun(_placement(self._plan), self._clock.step_us)
     self._clock.restart(is_traced=False)
-    last = self._runs.pop(run.key, None)
+    self._runs.pop(run.key, None)
     self._runs[run.key] = run  # The last one is in force.
-    if self._rest > 0:
-      self._rest -= 1
-    elif self._is_news(run, last):
-      self._plan_again(self._plan, self._problem, run)
-
-  def _is_news(self, run: LiveRun, last: LiveRun | None) -> bool:
-    """Returns whether a search may find more than the one before."""
-    if last is not None and not replanning.is_same(run, last):
-      return False  # The host changes its speed, which a trial would measure.
-    searched = self._searched
-    return searched is None or not replanning.is_same(run, searched)
-
-  def _plan_again(self, plan: Plan, problem: Problem, run: LiveRun) -> None:
-    """Searches a placement faster than that of the run, and tries it."""
     try:
       faster = replanning.replan(
-        plan,
-        problem,
+        self._plan,
+        self._problem,
         [*self._runs.values()],
         budget_s=self._budget_s,
         seed=self._seed,
       )
-      if faster is None:
-        self._searched = run
-      else:
+      if faster is not None:
         self._start(run, faster)
     except Exception as error:  # Training goes on whatever happens here.
-      self._failed()
       self._clock.restart(is_traced=True)
       self._say(
         f"planning again failed, and its placement stays: {error}",
@@ -301,17 +280,8 @@ class PlacementCallback(keras.callbacks.Callback):
       self._steps(), before.median_us, run.median_us, kept, error
     )
     self.trials.append(ended)
-    self._before = self._searched = None
+    self._before = None
     self._clock.restart(is_traced=not kept)
-    if kept:
-      self._rest = self._failures = 0
-    else:
-      self._failed()
-
-  def _failed(self) -> None:
-    """Waits twice as long before the next search."""
-    self._failures += 1
-    self._rest = min(2**self._failures - 1, _MOST_REST)
 
   def _say(self, text: str, level: int = logging.INFO) -> None:
     # Failures are logged in any case.

@@ -51,17 +51,8 @@ class LiveRun:
 
 def is_faster(new: LiveRun, old: LiveRun) -> bool:
   """Returns whether steps are faster by more than gain and noise."""
-  return new.median_us < old.median_us * (1 - _margin(new, old))
-
-
-def is_same(new: LiveRun, old: LiveRun) -> bool:
-  """Returns whether step times differ by no more than gain and noise."""
-  return abs(new.median_us / old.median_us - 1) <= _margin(new, old)
-
-
-def _margin(new: LiveRun, old: LiveRun) -> float:
   noise = math.hypot(step_noise(new.step_us), step_noise(old.step_us))
-  return max(_GAIN, _NOISES * noise)
+  return new.median_us < old.median_us * (1 - max(_GAIN, _NOISES * noise))
 
 
 def check_replannable(plan: Plan) -> None:
