@@ -1,7 +1,7 @@
 """Evaluator that runs placements on real devices.
 
-A placement that crashes, hangs, runs out of memory or changes the numbers gets
-an evaluation that says so; the next one runs on fresh processes.
+A placement that crashes, hangs or runs out of memory gets an evaluation that
+says so; the next one runs on fresh processes.
 """
 
 import math
@@ -19,7 +19,6 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.progress import Progress, silent
 from tfplace.measure import evaluations, placed_step
-from tfplace.measure.calibrate.placements import home_devices
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
 from tfplace.variants.units.steps import in_units
@@ -98,9 +97,6 @@ class MeasurementHarness:
     self._share_s = measure_s  # share of the current placement
     self._on_stage = on_stage
     self._doing = ""
-    # Fetches with a NaN or infinity also with every op on one device: a model
-    # may produce them on generated inputs. None until that was tried.
-    self._broken: frozenset[str] | None = None
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]
@@ -110,11 +106,9 @@ class MeasurementHarness:
     `step_time_us` is the median. `extra` has `step_time_quartiles_us`,
     `step_times_us`, `setup_us`, `fetches` and `last_fetches` (scalars of the
     first and last step), `high_water_bytes` (of GPUs) and `non_finite` (fetches
-    with a NaN or infinity that also occurs on one device). For a failed
-    placement, `extra` has `error` and `error_kind`: "died", "hung",
-    "out_of_memory", "failed", "non_finite" (numbers that are finite on one
-    device), "not_started" (the processes did not start) or "not_measured"
-    (`measure_s` had elapsed).
+    with a NaN or infinity). For a failed placement, `extra` has `error` and
+    `error_kind`: "died", "hung", "out_of_memory", "failed", "not_started" (the
+    processes did not start) or "not_measured" (`measure_s` had elapsed).
 
     Raises:
       PlacementError: a row is not a placement of the problem.
@@ -136,39 +130,16 @@ class MeasurementHarness:
     self.traces = ()
     try:
       reply = self._run(placement)
-      self._check_finite(placement, reply)
     except runtime.ChildError as error:
       return evaluations.failed(self.problem, error)
     self.traces = reply.traces
     held = placed_step.held_bytes(self._traced, placement.assignments)
     result = evaluations.evaluation(placement, reply, held)
-    step = f"{result.step_time_us / 1e3:.1f} ms a step"
-    self._on_stage(f"{self._doing}: {step}, {len(reply.step_us)} timed")
+    text = f"{result.step_time_us / 1e3:.1f} ms a step"
+    if "non_finite" in result.extra:
+      text += f", with a NaN or infinity in {result.extra['non_finite'][0]!r}"
+    self._on_stage(f"{self._doing}: {text}, {len(reply.step_us)} timed")
     return result
-
-  def _check_finite(
-    self, placement: Placement, reply: messages.StepReply
-  ) -> None:
-    """Raises a ChildError if a fetch is finite on one device but not here."""
-    broken, why = evaluations.non_finite(reply), ""
-    if not broken:
-      return
-    row = home_devices(self.problem)[self.problem.group_of]
-    home = Placement(self.problem, row.astype(np.int32))
-    if (placement.devices == home.devices).all():
-      self._broken = frozenset(broken)
-    elif self._broken is None:
-      try:
-        self._broken = frozenset(evaluations.non_finite(self._run(home)))
-      except runtime.ChildError as error:  # retried at the next NaN
-        why = f"which one device cannot be compared with: {error}"
-    new = [name for name in broken if name not in (self._broken or ())]
-    if new:
-      raise runtime.ChildError(
-        "non_finite",
-        f"measuring: {', '.join(map(repr, new))} has a NaN or an infinity,"
-        f" {why or 'and none with every op on one device'}",
-      )
 
   def _run(self, placement: Placement) -> messages.StepReply:
     if self._left_s <= 0:
@@ -206,7 +177,7 @@ class MeasurementHarness:
     return self._workers.run(
       request,
       timeout_s,
-      lambda stage, count=None: self._on_stage(f"{self._doing}, {stage}"),
+      lambda stage: self._on_stage(f"{self._doing}, {stage}"),
     )
 
 

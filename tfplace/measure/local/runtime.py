@@ -56,7 +56,7 @@ class ChildError(MeasurementError):
 
   Attributes:
     kind: "died", "hung", "out_of_memory", "address_in_use", "failed", "lost",
-      "non_finite", "not_started" or "not_measured".
+      "not_started" or "not_measured".
   """
 
   def __init__(self, kind: str, message: str, **about: Any) -> None:

@@ -9,7 +9,6 @@ workers have the same kind.
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Iterator
 
 from tfplace.errors import FormatError, MeasurementError, shown
@@ -119,9 +118,6 @@ def _slurm(option: str) -> Task:
   values = ", ".join(f"{n}={shown(os.environ[n])}" for n in _SLURM_VARIABLES)
   port = int(option or _SLURM_PORT)
   with _naming(values, "start the command with srun, which sets them"):
-    _check_sizes(
-      os.environ["SLURM_STEP_NODELIST"], os.environ["SLURM_STEP_TASKS_PER_NODE"]
-    )
     # Only addresses are taken. Without these numbers, the resolver looks for
     # GPUs, and fails on a node that has none.
     resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
@@ -144,21 +140,6 @@ def _slurm(option: str) -> Task:
     if resolver.task_id is None:
       raise ValueError("SLURM_PROCID is no index of a task")
     return Task(hosts, resolver.task_id)
-
-
-def _check_sizes(nodes: str, tasks: str) -> None:
-  """Rejects lists that are too long, before the resolver expands them."""
-  ranges = re.findall(r"(\d+)-(\d+)", " ".join(re.findall(r"\[.*?\]", nodes)))
-  repeats = re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks)
-  sizes = [
-    *(int(last) - int(first) + 1 for first, last in ranges),
-    *(max(1, int(count)) * int(times or 1) for count, times in repeats),
-  ]
-  if max(sizes, default=0) > workers.MAX_WORKERS:
-    raise ValueError(
-      f"it has {shown(max(sizes))} tasks or nodes, at most"
-      f" {workers.MAX_WORKERS}"
-    )
 
 
 @contextlib.contextmanager
