@@ -24,7 +24,6 @@ if TYPE_CHECKING:
   )
   from tfplace.formats import (
     load_cluster,
-    load_estimate,
     load_evaluation,
     load_graph,
     load_placement,
@@ -94,7 +93,6 @@ _HOMES = {
   "tfplace.hardware.presets": ("cluster_preset",),
   "tfplace.formats": (
     "load_cluster",
-    "load_estimate",
     "load_evaluation",
     "load_graph",
     "load_placement",

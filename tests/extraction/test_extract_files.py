@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
+from tests.testing.traced_steps import run_steps
 from tfplace import extraction as extract
 from tfplace.errors import ExtractionError
 from tfplace.extraction import structure
@@ -47,7 +48,7 @@ def test_a_saved_model_s_signature_computes_the_same(tmp_path):
   (spec,) = traced.variables.values()
   np.testing.assert_array_equal(spec.value, [[2.0], [3.0]])
   x = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
-  [[y]] = extract.run_steps(traced, [{feed.tensor: x}])
+  [[y]] = run_steps(traced, [{feed.tensor: x}])
   np.testing.assert_array_equal(y, [[3.0], [4.0], [6.0]])
 
 
@@ -92,7 +93,7 @@ def test_a_graph_def_keeps_its_nodes_and_runs(tmp_path, suffix):
   assert traced.fetches == ("z:0", "e:0")
   assert traced.feeds["x"].shape == (2, 2)
   x = np.array([[1, 1], [0, 2]], np.float32)
-  [[z, _]] = extract.run_steps(traced, [{"x:0": x}])
+  [[z, _]] = run_steps(traced, [{"x:0": x}])
   np.testing.assert_array_equal(z, [[9.0], [16.0]])
 
 
@@ -115,7 +116,7 @@ def test_a_graph_def_of_a_traced_training_step_trains(tmp_path):
   assert traced.training
   assert set(traced.variables) == {"v", "old"}
   # v starts at its stand-in 0; v -= 0.25 * 2 * (v - 3): 0, 1.5, 2.25.
-  losses = [f[0] for f in extract.run_steps(traced, [{}, {}, {}])]
+  losses = [f[0] for f in run_steps(traced, [{}, {}, {}])]
   assert losses == [9.0, 2.25, 0.5625]
 
 
@@ -134,7 +135,7 @@ def _loop_graph_def():
 def test_a_loop_of_tensorflow_1_is_no_illegal_cycle(tmp_path):
   path = _write(tmp_path / "loop.pb", _loop_graph_def())
   traced = extract.trace_graph_def(path)
-  assert extract.run_steps(traced, [{}])[0] == [16]
+  assert run_steps(traced, [{}])[0] == [16]
   types = extract.skeleton(traced).types
   assert {"Enter", "Merge", "Switch", "NextIteration", "Exit"} <= set(types)
 

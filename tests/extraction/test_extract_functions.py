@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.testing.traced_steps import run_steps
 from tfplace import extraction as extract
 from tfplace.errors import ExtractionError
 from tfplace.extraction import inline, structure
@@ -16,7 +17,7 @@ def _trace(function, *specs):
 def _run(traced, *inputs):
   tensors = [feed.tensor for feed in traced.feeds.values()]
   feed = dict(zip(tensors, inputs, strict=True))
-  return extract.run_steps(traced, [feed])[0]
+  return run_steps(traced, [feed])[0]
 
 
 def _types(traced):
@@ -61,7 +62,7 @@ def test_a_constant_of_an_untaken_branch_is_dead(called):
   traced = _trace(step, FLOAT)
   (x,) = [feed.tensor for feed in traced.feeds.values()]
   inputs = [(-1.0) ** i for i in range(40)]
-  steps = extract.run_steps(traced, [{x: v} for v in inputs])
+  steps = run_steps(traced, [{x: v} for v in inputs])
   assert steps == [[8.0] if v > 0 else [0.0] for v in inputs]
   for merge in (n for n in traced.graph_def.node if n.op == "Merge"):
     for branch in merge.input[:2]:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.testing.traced_steps import run_steps
 from tfplace import extraction as extract
 from tfplace import variants
 from tfplace.errors import ExtractionError
@@ -62,7 +63,7 @@ def _keras_losses(model):
 def _session_losses(traced):
   tensors = [feed.tensor for feed in traced.feeds.values()]
   feeds = [dict(zip(tensors, b, strict=True)) for b in _batches()]
-  return [fetched[0] for fetched in extract.run_steps(traced, feeds)]
+  return [fetched[0] for fetched in run_steps(traced, feeds)]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_inference_gives_what_predict_gives():
   traced = variants.trace_keras(model, BATCH, kind="predict")
   x = _batches()[0][0]
   (feed,) = traced.feeds.values()
-  [[output]] = extract.run_steps(traced, [{feed.tensor: x}])
+  [[output]] = run_steps(traced, [{feed.tensor: x}])
   np.testing.assert_allclose(output, model.predict_on_batch(x), rtol=1e-5)
   assert not any("gradient" in n.name for n in traced.graph_def.node)
 
@@ -188,7 +189,7 @@ def test_a_subclassed_model_needs_a_sample_and_takes_it():
   traced = variants.trace_keras(model, sample=(x, y))
   values = [f.value for f in traced.feeds.values()]
   np.testing.assert_array_equal(values[0], x.astype("float32"))
-  [fetched] = extract.run_steps(traced, [extract.feed_values(traced)])
+  [fetched] = run_steps(traced, [extract.feed_values(traced)])
   assert fetched[0] == pytest.approx(np.mean(model(x).numpy() ** 2), rel=1e-5)
 
 
@@ -198,7 +199,7 @@ def test_sample_weights_weigh_the_loss():
   weight = np.array([0.0, 1.0, 2.0, 3.0])
   traced = variants.trace_keras(model, sample=(x, y, weight))
   assert len(traced.feeds) == 3
-  [fetched] = extract.run_steps(traced, [extract.feed_values(traced)])
+  [fetched] = run_steps(traced, [extract.feed_values(traced)])
   expected = model.test_on_batch(x, y, sample_weight=weight)
   assert fetched[0] == pytest.approx(expected, rel=1e-5)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.testing.traced_steps import run_steps
 from tfplace import extraction as extract
 
 STEPS = ("scale", "add", "effect", "call", "ignore", "cond", "loop")
@@ -68,6 +69,6 @@ def test_a_random_program_gives_the_same_numbers_and_effects(seed):
   assert bool(kept) == bool(types & {"While", "StatelessWhile"})
   inputs = [float(x) for x in rng.normal(size=6)]
   (feed,) = [f.tensor for f in traced.feeds.values()]
-  mine = extract.run_steps(traced, [{feed: x} for x in inputs])
+  mine = run_steps(traced, [{feed: x} for x in inputs])
   theirs = [[t.numpy() for t in concrete(tf.constant(x))] for x in inputs]
   np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)

@@ -4,8 +4,9 @@ import pytest
 
 from tests.testing.harnesses import harness_of
 from tests.testing.small_steps import Step
+from tests.testing.traced_steps import run_steps
 from tfplace.errors import MeasurementError
-from tfplace.extraction import feed_values, run_steps
+from tfplace.extraction import feed_values
 from tfplace.graph.cluster import Device
 from tfplace.graph.problem import Problem
 from tfplace.measure import (

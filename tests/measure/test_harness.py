@@ -8,8 +8,9 @@ import pytest
 
 from tests.testing.harnesses import harness_of, problem_on
 from tests.testing.small_steps import nan_step
+from tests.testing.traced_steps import run_steps
 from tfplace.errors import MeasurementError, PlacementError
-from tfplace.extraction import feed_values, run_steps
+from tfplace.extraction import feed_values
 from tfplace.measure import MeasurementHarness, OpenCluster
 from tfplace.plan.live_step import guesses
 

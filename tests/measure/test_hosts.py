@@ -15,10 +15,11 @@ from tests.testing.harnesses import harness_of, when_stepping
 from tests.testing.patience import patiently
 from tests.testing.served_workers import serving, write_hosts
 from tests.testing.slow import SLOW
+from tests.testing.traced_steps import run_steps
 from tfplace.bin import place
 from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
-from tfplace.extraction import feed_values, run_steps
+from tfplace.extraction import feed_values
 from tfplace.graph.problem import Problem
 from tfplace.measure import open_cluster, profile
 from tfplace.measure.local import host

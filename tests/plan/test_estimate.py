@@ -1,17 +1,14 @@
 """Estimates: sizes, peaks, smallest fits and the largest batch."""
 
 import dataclasses
-import json
 
 import keras
 import numpy as np
 import pytest
 
 import tfplace
-from tfplace import formats
-from tfplace.errors import FormatError, InfeasibleError, TfplaceError
+from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import OpSpec, build_graph
-from tfplace.graph import estimate as estimates
 from tfplace.graph.cluster import with_max_memory
 from tfplace.hardware.hardware import GPUS
 from tfplace.hardware.presets import cluster_preset
@@ -111,23 +108,6 @@ def test_parts_sum_to_the_peak_of_the_simulator(found):
   assert peak.num_bytes == rows[peak.device].peak_memory_bytes
   assert peak.parts["trainable"] == 144
   assert peak.parts["non_trainable"] == 40
-
-
-def test_file_round_trip_and_error(found, tmp_path):
-  path = tmp_path / "e.json"
-  found = dataclasses.replace(
-    found,
-    notes=("a note",),
-    largest_batch=estimates.LargestBatch("c", 3, "single", 1.5, 8.0, (2, 4)),
-    extra={"kept": [1]},
-  )
-  formats.save_estimate(found, path)
-  assert formats.load_estimate(path) == found
-  data = json.loads(path.read_text())
-  data["steps"][0]["cards"][1]["fits"] = "maybe"
-  path.write_text(json.dumps(data))
-  with pytest.raises(FormatError, match=r"steps\[0\]: cards\[1\].*maybe"):
-    formats.load_estimate(path)
 
 
 def test_step_that_does_not_fit_gets_devices_or_microbatches():

@@ -10,9 +10,10 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
+from tests.testing.traced_steps import run_steps
 from tfplace import cost
 from tfplace.errors import ExtractionError
-from tfplace.extraction.traced import feed_values, run_steps
+from tfplace.extraction.traced import feed_values
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.keras import steps
 from tfplace.plan import comparable, numeric_check

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     TracedStep,
     VariableSpec,
     feed_values,
-    run_steps,
     with_initializers,
   )
 
@@ -23,7 +22,7 @@ _MODULES = {
   "structure": ("Skeleton", "skeleton"),
   "traced": (
     *("FeedSpec", "TracedStep", "VariableSpec"),
-    *("feed_values", "run_steps", "with_initializers"),
+    *("feed_values", "with_initializers"),
   ),
 }
 

@@ -6,7 +6,7 @@ Variables are fed by placeholders, so graphs stay below the 2 GiB of a GraphDef.
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -259,19 +259,3 @@ def _feed_value(feed: FeedSpec, rng: np.random.Generator) -> np.ndarray:
   if feed.dtype == tf.string:
     return np.full(feed.shape, b"", object)
   return np.zeros(feed.shape, feed.dtype.as_numpy_dtype)
-
-
-def run_steps(
-  traced: TracedStep, feeds: Sequence[Mapping[str, np.ndarray]]
-) -> list[list[np.ndarray]]:
-  """Runs one step per mapping of `feeds` and returns the fetches of each.
-
-  The plain local session only checks a trace; `tfplace.measure` times steps.
-  """
-  prepared = with_initializers(traced)
-  with tf.Graph().as_default() as graph:
-    tf.import_graph_def(prepared.graph_def, name="")
-    with tf.compat.v1.Session(graph=graph) as session:
-      session.run(list(prepared.assignments), dict(prepared.feeds))
-      run = [list(traced.fetches), list(traced.targets)]
-      return [session.run(run, dict(feed))[0] for feed in feeds]

@@ -4,7 +4,6 @@ from tfplace.formats.cluster import load_cluster, save_cluster
 from tfplace.formats.graph import load_graph, save_graph
 from tfplace.formats.results import (
   load_assignments,
-  load_estimate,
   load_evaluation,
   load_placement,
   save_estimate,
@@ -15,7 +14,6 @@ from tfplace.formats.results import (
 __all__ = [
   "load_assignments",
   "load_cluster",
-  "load_estimate",
   "load_evaluation",
   "load_graph",
   "load_placement",

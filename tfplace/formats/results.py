@@ -127,13 +127,6 @@ def evaluation_to_json(evaluation: Evaluation) -> dict[str, Any]:
   return {"format": EVALUATION, **codec.to_json(evaluation)}
 
 
-def load_estimate(path: json_file.Path) -> Estimate:
-  """Reads an estimate; a FormatError names the file, element and value."""
-  data = json_file.read_json(path, ESTIMATE)
-  with json_file.errors_naming(path):
-    return codec.from_json(Estimate, data, "estimate")
-
-
 def save_estimate(estimate: Estimate, path: json_file.Path) -> None:
   """Writes an estimate atomically; raises FormatError if it cannot."""
   json_file.write_json(path, estimate_to_json(estimate))

@@ -6,7 +6,6 @@ writes it.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from tfplace.graph.argument_checks import Text, Unlimited
 from tfplace.graph.units import format_bytes, format_share, format_us
@@ -183,7 +182,6 @@ class Estimate:
     steps: the step in each precision.
     notes: sentences about the model as a whole.
     largest_batch: largest batch on a cluster, if asked for.
-    extra: unknown keys of the file, kept on a round trip.
   """
 
   model: str
@@ -192,7 +190,6 @@ class Estimate:
   steps: tuple[StepEstimate, ...]
   notes: tuple[str, ...] = ()
   largest_batch: LargestBatch | None = None
-  extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __str__(self) -> str:
     kind = "training" if self.training else "inference"
