@@ -53,7 +53,6 @@ def test_tables_say_what_holds_the_step_back(files, capsys):
     "Critical path by kind",
     "Critical path by device and link",
     "Layers on the critical path",
-    "Other hardware",
   ):
     assert words in out
 

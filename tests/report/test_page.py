@@ -30,7 +30,7 @@ def test_tfplace_place_writes_the_placers_it_ran(tmp_path):
   assert place.run([*files, *flags]) == 0
   text = (tmp_path / "r.html").read_text(encoding="utf-8")
   assert re.search(r"<tr class=\"best\"><td[^>]*>blocks<", text)
-  assert "on two takes" in text and "Other hardware" in text
+  assert "on two takes" in text and "Critical path by kind" in text
   # It asks nobody, and a hostile name is text.
   assert "default-src 'none'" in text
   sources = re.findall(r"(?:src|href)=\"([^\"]*)", text)

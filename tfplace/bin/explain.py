@@ -1,8 +1,8 @@
 """tfplace-explain: explains the step time of a placement.
 
-Shows its critical path, its bottleneck, the effect of faster links, and its
-ratio to the proven bound. A microbatched step also has its bubble and its
-limits.
+Shows its critical path, its bottleneck, the effect of faster devices and links,
+and its ratio to the proven bound. A microbatched step also has its bubble and
+its limits.
 """
 
 import json

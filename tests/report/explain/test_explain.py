@@ -1,4 +1,4 @@
-"""Explanations: other hardware, shares of peak, JSON, tables."""
+"""Explanations: shares of peak, JSON, tables."""
 
 import json
 
@@ -13,23 +13,6 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
-
-
-@pytest.mark.parametrize(
-  "placement, expected",
-  [
-    # Twice the bandwidth and half the latency: 2 + 1.5 + 0.25 + 1; free: 3.
-    (placed_graphs.chain(), [4.75, 3.0]),
-    # 3 us of 9.5 are for sends and receives; free communication leaves 2 + 1.
-    (placed_graphs.messages(), [7.75, 3.0]),
-    # Without links there is only the launch gap: 2 + 3.
-    (placed_graphs.queue(), [5.0]),
-  ],
-)
-def test_other_hardware_by_hand(placement, expected):
-  tried = explain(placement).what_if
-  assert [x.step_time_us for x in tried] == expected
-  assert [x.same_order_us for x in tried] == expected
 
 
 @pytest.mark.parametrize(

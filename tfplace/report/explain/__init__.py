@@ -13,9 +13,7 @@ from tfplace.graph.units import format_bytes, format_share, format_us
 from tfplace.report.explain.bottleneck import (
   FixedOrder,
   Load,
-  WhatIf,
   find_loads,
-  try_other_hardware,
 )
 from tfplace.report.explain.microbatches import (
   MicrobatchReport,
@@ -95,7 +93,6 @@ class Explanation:
     critical_path: its time by kind, part and layer.
     bottleneck: the device or link that shortens the step most.
     if_twice_as_fast: per device and link, in the same order of ops.
-    what_if: step times on other hardware, simulated anew and in the same order.
     summary: the sentences above the tables.
     split: pattern, times and limits of a microbatched step.
   """
@@ -113,7 +110,6 @@ class Explanation:
   critical_path: PathSummary
   bottleneck: Bottleneck | None
   if_twice_as_fast: tuple[Load, ...]
-  what_if: tuple[WhatIf, ...]
   summary: tuple[str, ...]
   split: MicrobatchReport | None
 
@@ -126,7 +122,7 @@ class Explanation:
 
 
 def explain(step: Schedule | Placement) -> Explanation:
-  """Explains a placement by simulating it and modified hardware.
+  """Explains a placement by its simulated step.
 
   Args:
     step: the placement. Its problem's bound is the proven one after
@@ -155,7 +151,6 @@ def explain(step: Schedule | Placement) -> Explanation:
     critical_path=summarize_path(schedule),
     bottleneck=bottleneck,
     if_twice_as_fast=loads,
-    what_if=try_other_hardware(order),
     summary=(),
     split=report_microbatches(order),
   )

@@ -9,18 +9,13 @@ channel, the step time is a longest path, which faster hardware never lengthens.
 """
 
 import dataclasses
-import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from tfplace.graph.cluster import MESSAGE_COSTS, Cluster
 from tfplace.graph.csr import csr, topological_order
-from tfplace.graph.placement import Placement
-from tfplace.graph.problem import Problem
 from tfplace.report.rows import DEVICE, step_rows
-from tfplace.simulate import Schedule, Simulator
+from tfplace.simulate import Schedule
 from tfplace.simulate.jit import kernel
 from tfplace.simulate.links import receive_us, send_us
 
@@ -59,13 +54,11 @@ class Times(NamedTuple):
     return self.scaled(sends=0, transfer=0, latency=0, gap=0, receive=0)
 
 
-def times_on(problem: Problem, schedule: Schedule) -> Times:
-  """Returns the durations of a step on a problem's hardware.
-
-  The problem has the same ops, and its first devices are those of the step.
-  """
+def _times(schedule: Schedule) -> Times:
+  """Returns the durations of a step."""
   sent, devices = schedule.transfers, schedule.placement.devices
-  cluster, ends = problem.cluster, (sent.src, sent.dst)
+  problem, ends = schedule.placement.problem, (sent.src, sent.dst)
+  cluster = problem.cluster
   op_us = problem.time_us[np.arange(len(devices)), devices]
   sends_us = send_us(cluster, sent.num_bytes, *ends)
   return Times(
@@ -113,7 +106,7 @@ class FixedOrder:
     self._in_nodes = out_of[by_node]
     out_offsets, by_node = csr(out_of % num_nodes, num_nodes)
     self._order = topological_order(out_offsets, into[by_node])
-    self.times = times_on(schedule.placement.problem, schedule)
+    self.times = _times(schedule)
     self.step_us = self.step_time_us(self.times)
 
   def step_time_us(self, times: Times) -> float:
@@ -210,62 +203,3 @@ def find_loads(order: FixedOrder) -> tuple[Load, ...]:
     us = order.step_us - gain_us
     loads.append(Load(row.kind, row.name, row.index, row.busy_us, us, gain_us))
   return tuple(sorted(loads, key=lambda load: (-load.gain_us, -load.busy_us)))
-
-
-@dataclasses.dataclass(frozen=True)
-class WhatIf:
-  """The step on other hardware, with the same placement.
-
-  Attributes:
-    name: description of the difference.
-    step_time_us: simulated step time. It may be longer on faster hardware if
-      the order of ops changes for the worse.
-    same_order_us: step time with ops and transfers in the current order; never
-      longer on faster hardware.
-  """
-
-  name: str
-  step_time_us: float
-  same_order_us: float
-
-
-def try_other_hardware(order: FixedOrder) -> tuple[WhatIf, ...]:
-  """Simulates a placement with faster links and without overheads."""
-  placement, result = order.schedule.placement, []
-  now = placement.problem
-  for name, cluster in _clusters(now.cluster):
-    problem = Problem(now.graph, cluster, order=now.order)
-    same = Placement(problem, placement.devices)
-    (evaluation,) = Simulator(problem).evaluate([same])
-    same_order_us = order.step_time_us(times_on(problem, order.schedule))
-    result.append(WhatIf(name, evaluation.step_time_us, same_order_us))
-  return tuple(result)
-
-
-def _clusters(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
-  if cluster.links:
-    faster = _faster_links(cluster, bandwidth=2.0, latency=0.5)
-    yield "every link with 2x the bandwidth and half the latency", faster
-    free = _faster_links(cluster, bandwidth=math.inf, latency=0.0, others=0.0)
-    yield "free communication", free
-  if cluster.op_overhead_us.any():
-    bare = tuple(
-      dataclasses.replace(device, op_overhead_us=0.0)
-      for device in cluster.devices
-    )
-    yield "no overhead after an op", dataclasses.replace(cluster, devices=bare)
-
-
-def _faster_links(
-  cluster: Cluster, bandwidth: float, latency: float, others: float = 1.0
-) -> Cluster:
-  links = tuple(
-    dataclasses.replace(
-      link,
-      bandwidth_bytes_per_us=link.bandwidth_bytes_per_us * bandwidth,
-      latency_us=link.latency_us * latency,
-      **{x: getattr(link, x) * others for x in ("gap_us", *MESSAGE_COSTS)},
-    )
-    for link in cluster.links
-  )
-  return dataclasses.replace(cluster, links=links)

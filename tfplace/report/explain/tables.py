@@ -88,14 +88,6 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
       for x in explanation.if_twice_as_fast[:_MAX_ROWS]
     ],
   )
-  yield Table(
-    "Other hardware",
-    ("with", "same order", "simulated anew"),
-    [
-      (x.name, format_us(x.same_order_us), format_us(x.step_time_us))
-      for x in explanation.what_if
-    ],
-  )
 
 
 def _microbatch_table(split: MicrobatchReport, step_us: float) -> Table:
