@@ -6,8 +6,6 @@ import json
 import os
 import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 
@@ -57,23 +55,6 @@ def test_a_device_is_written_through_and_stays():
 def test_a_full_device_is_an_error_that_names_it():
   with pytest.raises(FormatError, match=r"/dev/full: .*No space left"):
     files.write_bytes("/dev/full", b"x")
-
-
-TO_STDOUT = (
-  "import sys\n"
-  "from tfplace.formats import files\n"
-  "print('before')\n"
-  "files.check_writable(sys.argv[1])\n"
-  "files.write_bytes(sys.argv[1], b'content\\n')\n"
-  "print('after')\n"
-)
-
-
-def test_standard_output_keeps_what_is_printed_around(tmp_path):
-  with open(tmp_path / "out", "wb") as file:
-    command = [sys.executable, "-c", TO_STDOUT, "/dev/stdout"]
-    subprocess.run(command, check=True, stdout=file)
-  assert (tmp_path / "out").read_bytes() == b"before\ncontent\nafter\n"
 
 
 def test_a_link_stays_and_what_it_points_at_is_replaced(tmp_path):

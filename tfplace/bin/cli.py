@@ -6,6 +6,7 @@ there are no global flags.
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO, cast
+from typing import Any
 
 from absl import flags
 from rich import console, progress
@@ -22,59 +23,10 @@ from tfplace.bin import flag_checks, signals
 from tfplace.bin.flag_checks import UsageError
 from tfplace.errors import TfplaceError
 from tfplace.formats import files
-from tfplace.graph.progress import Progress, encodable, silent
+from tfplace.graph.progress import Progress, silent
 
-PROGRESS_AFTER_S = 2.0
 _SECONDS_PER_LINE = 5.0
-_IN_LINES = (
-  "profiling",
-  "measuring",
-)  # Stages that take minutes and are logged.
-
-
-class ClockBar(progress.Progress):
-  """Progress bar that follows the clock, or pulses without a time limit."""
-
-  def __init__(
-    self, screen: console.Console, what: str, seconds: float | None = None
-  ) -> None:
-    # The constructor of the base class already draws the bar.
-    self._what = what
-    self._seconds = seconds
-    self._stage = ""
-    self._count: Callable[[], int] | None = None
-    self._started = time.monotonic()
-    super().__init__(
-      progress.TextColumn("{task.description}", markup=False),
-      progress.BarColumn(),
-      progress.TimeElapsedColumn(),
-      console=screen,
-      transient=True,
-    )
-    self.add_task(what, total=seconds, visible=False)
-
-  def show_stage(
-    self, what: str, count: Callable[[], int] | None = None
-  ) -> None:
-    """Displays a stage, with its number of ops if `count` is given."""
-    self._stage, self._count = what, count
-
-  def get_renderables(self) -> Iterator[console.RenderableType]:
-    elapsed = time.monotonic() - self._started
-    for task in self.tasks:
-      task.visible = elapsed > PROGRESS_AFTER_S
-      task.description = self._description()
-      if self._seconds is not None:
-        task.completed = min(elapsed, self._seconds)
-    yield from super().get_renderables()
-
-  def _description(self) -> str:
-    parts = [self._what]
-    if self._stage:
-      parts.append(f": {self._stage}")
-    if self._count is not None:
-      parts.append(f", {self._count():,} ops")
-    return "".join(parts)
+_IN_LINES = ("profiling", "measuring")  # They take minutes and are logged.
 
 
 _MOST_CHARACTERS = 2000  # Length of an error message.
@@ -106,15 +58,16 @@ def command(
       "debug", False, "Show the traceback of an error.", flag_values=values
     )
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # A notebook's is not.
+      sys.stdout.reconfigure(errors="backslashreplace")
     try:
-      with contextlib.redirect_stdout(cast(TextIO, _Output(sys.stdout))):
-        if _HELP.isdisjoint(arguments):
-          _parse([name, *arguments], values)
-          with signals.raising():
-            main(values)
-        else:
-          print(_help_text(name, description, values))
-        sys.stdout.flush()
+      if _HELP.isdisjoint(arguments):
+        _parse([name, *arguments], values)
+        with signals.raising():
+          main(values)
+      else:
+        print(_help_text(name, description, values))
+      sys.stdout.flush()
     except (KeyboardInterrupt, signals.Ended):
       return signals.end(name, signals.received() or signal.SIGINT)
     except Exception as error:
@@ -124,6 +77,7 @@ def command(
       if "--debug" in arguments:
         traceback.print_exc()
       print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
+      _drop_unwritten()
       return 1
     return 0
 
@@ -188,42 +142,16 @@ def _parse(arguments: list[str], values: flags.FlagValues) -> None:
   if rest:
     raise UsageError(f"unexpected argument {rest[0]!r}")
   flag_checks.check_numbers(values)
-  flag_checks.check_outputs(values)
 
 
-class _Output:
-  """Standard output that reports its errors and drops the rest."""
-
-  def __init__(self, stream: TextIO) -> None:
-    self._stream = stream
-
-  def __getattr__(self, name: str) -> Any:
-    return getattr(self._stream, name)
-
-  def write(self, text: str) -> int:
-    with self._reporting():
-      try:
-        return self._stream.write(text)
-      except UnicodeEncodeError as error:
-        return self._stream.write(encodable(text, error.encoding))
-
-  def flush(self) -> None:
-    with self._reporting():
-      self._stream.flush()
-
-  @contextlib.contextmanager
-  def _reporting(self) -> Iterator[None]:
-    try:
-      yield
-    except OSError as error:
-      # Python flushes once more as it ends: https://docs.python.org/3/library/
-      # signal.html#note-on-sigpipe
-      nowhere = os.open(os.devnull, os.O_WRONLY)
-      os.dup2(nowhere, self._stream.fileno())
-      os.close(nowhere)
-      raise UsageError(
-        f"standard output cannot be written: {error.strerror}"
-      ) from error
+def _drop_unwritten() -> None:
+  """Drops output that cannot be written; Python would try again as it ends."""
+  try:
+    sys.stdout.flush()
+  except OSError:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _one_line(error: Exception) -> str:
@@ -283,21 +211,25 @@ def check_writable(path: str | None) -> None:
 
 
 @contextlib.contextmanager
-def showing_progress(
-  what: str, seconds: float | None = None, in_lines: bool = False
-) -> Iterator[Progress]:
-  """Shows a progress bar on stderr after the first two seconds.
+def showing_progress(what: str, in_lines: bool = False) -> Iterator[Progress]:
+  """Shows the stage of the work and its time on stderr while it lasts.
 
   If stderr is not a terminal, `in_lines` prints a line every few seconds
   instead. Yields a callback for the start of each stage.
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    on_stage: Progress = _Lines(what) if in_lines else silent
-    yield on_stage
+    yield _Lines(what) if in_lines else silent
     return
-  with ClockBar(screen, what, seconds) as bar:
-    yield bar.show_stage
+  with progress.Progress(
+    progress.SpinnerColumn(),
+    progress.TextColumn("{task.description}", markup=False),
+    progress.TimeElapsedColumn(),
+    console=screen,
+    transient=True,
+  ) as line:
+    task = line.add_task(what)
+    yield lambda stage: line.update(task, description=f"{what}: {stage}")
 
 
 class _Lines:
@@ -305,10 +237,9 @@ class _Lines:
 
   def __init__(self, work: str) -> None:
     self._work = work
-    self._next = time.monotonic() + PROGRESS_AFTER_S
+    self._next = time.monotonic() + _SECONDS_PER_LINE
 
-  def __call__(self, what: str, count: Callable[[], int] | None = None) -> None:
-    del count
+  def __call__(self, what: str) -> None:
     if time.monotonic() > self._next:
       self._next = time.monotonic() + _SECONDS_PER_LINE
       print(f"{self._work}: {what}", file=sys.stderr, flush=True)
@@ -316,11 +247,11 @@ class _Lines:
 
 @contextlib.contextmanager
 def show_stage(
-  stage: str, detail: str, seconds: float | None
+  stage: str, detail: str, unused_seconds: float | None
 ) -> Iterator[Progress]:
-  """Shows a progress bar for a stage; a `ShowStage` of `plan.stages`."""
+  """Shows the progress of a stage; a `ShowStage` of `plan.stages`."""
   what = f"{stage[0].upper()}{stage[1:]}{detail}"
-  with showing_progress(what, seconds, stage in _IN_LINES) as on_stage:
+  with showing_progress(what, stage in _IN_LINES) as on_stage:
     yield on_stage
 
 

@@ -10,7 +10,6 @@ from absl import flags
 
 from tfplace import formats
 from tfplace.bin import cli, sources
-from tfplace.formats import files
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -27,7 +26,7 @@ def _main(values: flags.FlagValues) -> None:
   formats.save_graph(graph, output)
   print(
     f"{output}: {graph.name}, {graph.num_ops} ops, {graph.num_edges} edges",
-    file=sys.stderr if files.is_standard_output(output) else sys.stdout,
+    file=sys.stderr,  # The output may be standard output.
   )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -276,10 +276,10 @@ def load_source(
 def _loading_tensorflow(on_stage: Progress) -> Progress:
   """Loads TensorFlow before the first stage, which requires it."""
 
-  def loading(what: str, count: Callable[[], int] | None = None) -> None:
+  def loading(what: str) -> None:
     on_stage("starting TensorFlow")
     cli.load_tensorflow()
-    on_stage(what, count)
+    on_stage(what)
 
   return loading
 

@@ -123,8 +123,6 @@ def check_writable(path: Path) -> None:
   """Raises FormatError, before work is done, if a file cannot be written."""
   with _refusing(path):
     status = _status(path)
-    if _own_stream(status) is not None:
-      return
     if status is not None and not stat.S_ISREG(status.st_mode):
       _check_kind(path, status)
       if not os.access(path, os.W_OK):
@@ -145,20 +143,6 @@ def _check_kind(path: Path, status: os.stat_result) -> None:
     raise FormatError(f"{os.fspath(path)!r} is {why}")
 
 
-def is_regular(path: Path) -> bool:
-  """Returns True for a regular file that is no standard stream."""
-  with _refusing(path):
-    status = _status(path)
-    is_file = status is not None and stat.S_ISREG(status.st_mode)
-    return is_file and _own_stream(status) is None
-
-
-def is_standard_output(path: Path) -> bool:
-  """Returns True if a path leads to this process's standard output."""
-  with _refusing(path):
-    return _own_stream(_status(path)) == 1
-
-
 def write_bytes(path: Path, content: bytes) -> None:
   """Writes a file atomically: readers see the old content or the new one.
 
@@ -169,15 +153,12 @@ def write_bytes(path: Path, content: bytes) -> None:
   """
   with _refusing(path):
     status = _status(path)
-    stream = _own_stream(status)
-    if stream is not None:
-      print(end="", flush=True)  # Flush first to keep the order of outputs.
-      _write(os.dup(stream), content)
-    elif status is None or stat.S_ISREG(status.st_mode):
+    if status is None or stat.S_ISREG(status.st_mode):
       _replace(os.path.realpath(path), status, content)
     else:
       _check_kind(path, status)
-      _write(os.open(path, os.O_WRONLY | os.O_NOCTTY), content)
+      with open(path, "wb") as file:
+        file.write(content)
 
 
 @contextlib.contextmanager
@@ -194,24 +175,6 @@ def _status(path: Path) -> os.stat_result | None:
     return os.stat(path)
   except FileNotFoundError:
     return None
-
-
-def _own_stream(status: os.stat_result | None) -> int | None:
-  """Returns 1 or 2 if a file is this process's standard output or error.
-
-  A path such as /dev/stdout must not be reopened, which would write from the
-  start of the file, nor replaced, which would lose later output.
-  """
-  for stream in (1, 2):
-    with contextlib.suppress(OSError):  # The stream is closed.
-      if status is not None and os.path.samestat(status, os.fstat(stream)):
-        return stream
-  return None
-
-
-def _write(handle: int, content: bytes) -> None:
-  with os.fdopen(handle, "wb") as file:
-    file.write(content)
 
 
 def _replace(

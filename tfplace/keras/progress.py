@@ -11,7 +11,7 @@ import numpy as np
 
 from tfplace.errors import TfplaceError, shown
 from tfplace.graph.argument_checks import whole_number
-from tfplace.graph.progress import Progress, encodable, silent
+from tfplace.graph.progress import Progress, silent
 from tfplace.plan.stages import ShowStage
 
 _logger = logging.getLogger("tfplace")
@@ -74,7 +74,8 @@ def print_or_log(text: str, verbose: int, level: int) -> None:
   """Prints a text if `verbose` is 1, else logs it; 0 logs no warnings."""
   if verbose == 1:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(encodable(text, encoding), flush=True)
+    printable = text.encode(encoding, "backslashreplace").decode(encoding)
+    print(printable, flush=True)
   else:
     level = level if verbose else min(level, logging.INFO)
     _logger.log(level, "%s", text)

@@ -239,7 +239,7 @@ def _trace_step(
 
   def data_step(data: Any) -> Any:
     graph = tf.compat.v1.get_default_graph()
-    on_stage("tracing", lambda: int(graph.version))
+    on_stage("tracing")
     recorders.append(LayerRecorder(graph, model))
     with graph.device(recorders[-1]), _recorded_loss(model, losses):
       if microbatches.is_whole:
