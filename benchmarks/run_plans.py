@@ -324,11 +324,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     error = f"{np.median(logs):.3f}, {np.exp(logs.max()):.2f}"
     lines.append([SETS[name][0], len(rows), error, *cells])
   heads = ("plans", "number", "error", "rank correlation", *scores)
-  chosen = [[*line[:2], *line[4:]] for line in lines if line[4] != "-"]
-  return {
-    "plans": f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}",
-    "regret": lib.markdown((*heads[:2], *scores), chosen),
-  }
+  return {"plans": f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"}
 
 
 def main(values: flags.FlagValues) -> None:
