@@ -11,7 +11,6 @@ import sys
 import pytest
 from absl import flags
 
-from tests.testing.layers import ALLOWED
 from tfplace.formats import save_graph
 from tfplace.graph import OpSpec, build_graph
 from tfplace.placers import STRATEGIES
@@ -179,14 +178,6 @@ def test_example_runs(page, name, tmp_path):
     check=False,
   )
   assert done.returncode == 0, done.stderr
-
-
-def test_table_of_folders_is_that_of_the_layers():
-  table = text_of("docs/architecture.md").split("<!-- layers -->")[1]
-  rows = re.findall(r"^\| `(\w+)/` \|.*\| (.*) ?\|$", table, re.MULTILINE)
-  said = {name: imports.strip() for name, imports in rows}
-  expected = {n: ", ".join(sorted(uses)) for n, uses in ALLOWED.items()}
-  assert said == {**expected, "graph": "nothing", "bin": "everything"}
 
 
 def test_every_strategy_is_in_the_table_of_strategies():

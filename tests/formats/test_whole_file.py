@@ -1,6 +1,5 @@
 """Files that users name: whole or not at all, and never in a device's place."""
 
-import errno
 import gzip
 import json
 import os
@@ -122,17 +121,6 @@ def test_a_new_file_heeds_the_mask_and_an_old_one_keeps_its_mode(tmp_path):
     os.umask(before)
   modes = [os.stat(tmp_path / n).st_mode & 0o777 for n in ("new", "old")]
   assert modes == [0o640, 0o606]
-
-
-def test_a_mounted_file_is_written_where_it_is(tmp_path, monkeypatch):
-  def busy(*_):
-    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
-
-  monkeypatch.setattr(os, "replace", busy)  # as the kernel does to mounts
-  (tmp_path / "file").write_bytes(b"longer than the new")
-  files.write_bytes(tmp_path / "file", b"new")
-  assert (tmp_path / "file").read_bytes() == b"new"
-  assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_folder_takes_the_place_of_another_and_leaves_nothing(tmp_path):

@@ -6,7 +6,6 @@ from tfplace.errors import FormatError
 from tfplace.graph.units import (
   exact_bytes,
   format_bytes,
-  format_change_us,
   format_share,
   format_us,
   num_bytes,
@@ -43,7 +42,5 @@ def test_values_have_three_digits():
   sizes = {0.0: "0 B", 1000.0: "1000 B", 1536.0: "1.5 KiB", 2.0**34: "16 GiB"}
   assert [format_bytes(value) for value in sizes] == [*sizes.values()]
   assert exact_bytes(3 * 2**30) == "3 GiB (3221225472 bytes)"
-  changes = {-1500: "-1.5 ms", 20: "+20 us", 0: "none"}
-  assert [format_change_us(value) for value in changes] == [*changes.values()]
   shares = {(1, 3): "33%", (1, 30): "3.3%", (1, 0): "-", (1, 1e4): "under 0.1%"}
   assert [format_share(*value) for value in shares] == [*shares.values()]

@@ -7,7 +7,9 @@ there are no global flags.
 import contextlib
 import importlib
 import io
+import math
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -19,8 +21,7 @@ from typing import Any
 from absl import flags
 from rich import console, progress
 
-from tfplace.bin import flag_checks, signals
-from tfplace.bin.flag_checks import UsageError
+from tfplace.bin import signals
 from tfplace.errors import TfplaceError
 from tfplace.formats import files
 from tfplace.graph.progress import Progress, silent
@@ -29,8 +30,14 @@ _SECONDS_PER_LINE = 5.0
 _IN_LINES = ("profiling", "measuring")  # They take minutes and are logged.
 
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ADDRESSES = frozenset({"dask"})  # Flags whose value may be an address.
 _MOST_CHARACTERS = 2000  # Length of an error message.
 _HELP = frozenset({"--help", "-h", "--helpfull", "--helpshort"})
+
+
+class UsageError(TfplaceError):
+  """Error of invalid flags or combinations of flags."""
 
 
 def command(
@@ -138,10 +145,30 @@ def define_json(values: flags.FlagValues, what: str) -> None:
 def _parse(arguments: list[str], values: flags.FlagValues) -> None:
   """Parses flags; raises `TfplaceError` or `flags.Error` for invalid ones."""
   rest = values(arguments)[1:]
-  flag_checks.check_local(values)
+  _check_local(values)
   if rest:
     raise UsageError(f"unexpected argument {rest[0]!r}")
-  flag_checks.check_numbers(values)
+  _check_numbers(values)
+
+
+def _check_local(values: flags.FlagValues) -> None:
+  """Rejects addresses of files, which TensorFlow would open by itself."""
+  for flag in sorted(set(values) - _ADDRESSES):
+    value = values[flag].value
+    for text in value if isinstance(value, list | tuple) else [value]:
+      if isinstance(text, str) and _ADDRESS.match(text):
+        raise UsageError(
+          f"--{flag}={text[:200]!a} is an address; only files of this machine"
+          " are read and written, so copy it here first"
+        )
+
+
+def _check_numbers(values: flags.FlagValues) -> None:
+  """Rejects "nan", which passes the bounds of every flag."""
+  for flag in values:
+    value = values[flag].value
+    if isinstance(value, float) and math.isnan(value):
+      raise UsageError(f"--{flag}={value} is not a number")
 
 
 def _drop_unwritten() -> None:

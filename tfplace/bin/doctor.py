@@ -1,8 +1,8 @@
 """tfplace-doctor: tells whether this installation works, and what to do.
 
-Shows devices, libraries, extras and caches as tfplace sees them, and trains a
-small placed model beside an unplaced one, in a child process, because an import
-may end it. Exits with 1 if something that tfplace needs is broken.
+Shows devices, libraries and extras as tfplace sees them, and trains a small
+placed model beside an unplaced one, in a child process, because an import may
+end it. Exits with 1 if something that tfplace needs is broken.
 """
 
 import contextlib
@@ -78,12 +78,9 @@ def _send(key: str, value: Any) -> None:
 def _send_devices() -> None:
   import tensorflow as tf
 
-  from tfplace.simulate import jit, simulator
-
   details = tf.config.experimental.get_device_details
   gpus = map(details, tf.config.list_physical_devices("GPU"))
   _send("gpus", [gpu.get("device_name", "GPU") for gpu in gpus])
-  _send("code", jit.cache_folders() if simulator else [])
 
 
 def _train() -> None:
@@ -230,30 +227,6 @@ def _devices(facts: dict[str, Any]) -> Section:
   return lines, data, findings
 
 
-def _caches(facts: dict[str, Any]) -> Section:
-  """Checks that graphs and compiled placers can be kept."""
-  from tfplace.plan import graph_cache
-
-  code = [*facts.get("code", ()), None][0]
-  caches = (
-    ("graphs", graph_cache.default_directory(), "XDG_CACHE_HOME"),
-    ("compiled placers", code, "NUMBA_CACHE_DIR"),
-  )
-  findings = []
-  for name, folder, variable in caches if facts["stage"] != "starting" else ():
-    try:
-      pathlib.Path(folder or "/dev/null").mkdir(parents=True, exist_ok=True)
-      is_kept = os.access(str(folder), os.W_OK | os.X_OK)
-    except OSError:
-      is_kept = False
-    if not is_kept:
-      problem = f"{name} are not kept in {folder}, so every run makes them anew"
-      way_out = f"set {variable} to a folder that this user can write"
-      findings.append(Finding(problem, way_out, is_broken=False))
-  lines = [f"{name}: {folder}" for name, folder, _ in caches]
-  return lines, dict(cache[:2] for cache in caches), findings
-
-
 def _self_test(facts: dict[str, Any]) -> Section:
   """Compares the losses of the placed and of the unplaced model."""
   losses, expected = facts.get("losses", []), facts.get("expected", [])
@@ -286,7 +259,7 @@ def _main(values: "flags.FlagValues") -> None:
   screen.print("tfplace {}, Python {}, {}".format(*about), soft_wrap=True)
   findings: list[Finding] = []
   data: dict[str, Any] = dict(zip(("tfplace", "python"), about, strict=False))
-  checks = (_devices, _libraries, _caches, _self_test)
+  checks = (_devices, _libraries, _self_test)
   for check in checks if values.self_test else checks[:-1]:
     name = check.__name__[1:]
     try:

@@ -188,11 +188,4 @@ def _replace(
       os.fsync(handle)
     if status is not None:
       os.fchmod(handle, mode)
-    try:
-      os.replace(made, target)
-    except OSError as error:
-      if error.errno != errno.EBUSY:
-        raise
-      # A mounted file, as in a container, cannot be replaced.
-      with open(target, "wb") as file:
-        file.write(content)
+    os.replace(made, target)

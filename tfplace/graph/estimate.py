@@ -1,6 +1,6 @@
 """Estimates of a step's memory and time on one or several devices.
 
-Plain data: `tfplace.plan.estimate` computes it, `tfplace.formats` reads and
+Plain data: `tfplace.plan.estimate` computes it, `tfplace.formats`
 writes it.
 """
 

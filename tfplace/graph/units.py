@@ -60,12 +60,6 @@ def format_us(time_us: float) -> str:
   return _in_units(time_us, _TIMES)
 
 
-def format_change_us(change_us: float) -> str:
-  """Formats -1500 as "-1.5 ms", 20 as "+20 us" and 0 as "none"."""
-  sign = "-" if change_us < 0 else "+"
-  return f"{sign}{format_us(abs(change_us))}" if change_us else "none"
-
-
 def format_share(part: float, whole: float) -> str:
   """Formats (1, 3) as "33%" and (1, 30) as "3.3%"; "-" if `whole` is 0."""
   if whole <= 0:

@@ -7,14 +7,13 @@ a warning and its result.
 import contextlib
 import dataclasses
 import functools
-import importlib
+import importlib.util
 import logging
 import math
 import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import util
 from typing import Any
 
 import tfplace
@@ -29,7 +28,6 @@ LOCAL = "local"  # A worker in a thread of this process.
 _ANSWER_S = 4.0  # For each answer of a scheduler.
 _START_S = 60.0  # For a worker to start, and to load and compile placers.
 _POLL_S = 0.5  # Between two looks at a task.
-_LATE_S_PER_OP = 1e-4  # For the setup of a search.
 _logger = logging.getLogger("tfplace")
 
 
@@ -62,19 +60,20 @@ class Workers:
       self._is_gone = True
       return []
 
-  def load(self, strategy: str, number: int) -> None:
-    """Waits for at least `number` workers and loads a strategy on each.
+  def load(self, strategy: str) -> None:
+    """Waits for the first workers and loads a strategy on each.
 
     Raises TfplaceError if there are none, or another version of tfplace.
     """
     end = time.monotonic() + _START_S
-    while len(found := self.addresses) < number and time.monotonic() < end:
+    while not (found := self.addresses) and time.monotonic() < end:
       time.sleep(_POLL_S / 10)
     if not found:
       raise TfplaceError("there are no workers")
     # A policy of `auto` runs where it would run here.
     asks = strategy == "auto" and "tensorflow" in sys.modules
-    tasks = [self._submit(_load, strategy, asks, workers=[a]) for a in found]
+    args = tfplace.__version__, strategy, asks
+    tasks = [self._submit(_load, *args, workers=[a]) for a in found]
     for address, task in zip(found, tasks, strict=True):
       try:
         task.result(timeout=_START_S)
@@ -93,15 +92,12 @@ class Workers:
     accept: Callable[..., Any],
     limit_s: float = math.inf,
   ) -> list[Any]:
-    """Runs `function(*call)` for each call.
+    """Runs `function(*call)` for each call; the result of a lost task is None.
 
     Args:
       accept: converts an answer, given the arguments of its call, and raises an
         exception if the answer is wrong.
       limit_s: time limit of the tasks in seconds.
-
-    Returns:
-      Results of `accept`; None if a task is lost.
     """
     if not self.addresses:
       return [None] * len(calls)
@@ -117,26 +113,24 @@ class Workers:
         task.release()  # Ends it if it still runs.
 
   def _submit(self, *args: Any, **options: Any) -> Any:
-    return self._client.submit(
-      _run, tfplace.__version__, *args, pure=False, **options
-    )
+    return self._client.submit(*args, pure=False, **options)
 
   def _answer(
     self, task: Any, end: float, accept: Callable[..., Any], call: Any
   ) -> Any:
     """Waits for an accepted answer; returns None without one."""
-    why: Exception | None = None
-    while why is None:
+    while True:
       try:
         wait_s = _POLL_S if task.status == "pending" else _START_S
         return accept(task.result(timeout=wait_s), *call)
       except Exception as error:
         waits = isinstance(error, TimeoutError) and task.status == "pending"
-        if not (waits and self.addresses and time.monotonic() < end):
-          why = error
-    if not self._is_gone:
-      _logger.warning("a task on the Dask workers is lost: %s", _text(why))
-    return None
+        if waits and self.addresses and time.monotonic() < end:
+          continue
+        if not self._is_gone:
+          text = "a task on the Dask workers is lost: %s"
+          _logger.warning(text, _text(error))
+        return None
 
 
 def _text(error: BaseException) -> str:
@@ -145,16 +139,12 @@ def _text(error: BaseException) -> str:
   return ": ".join(filter(None, [name, text]))
 
 
-def _run(version: str, function: Callable[..., Any], *args: Any) -> Any:
-  """Runs a task on a worker of the same version."""
-  if version != tfplace.__version__:
-    raise TfplaceError(f"it has tfplace {tfplace.__version__}, not {version}")
-  return function(*args)
-
-
-def _load(strategy: str, loads_tensorflow: bool) -> None:
+def _load(version: str, strategy: str, loads_tensorflow: bool) -> None:
+  """Loads a strategy on a worker of the same version."""
   from tfplace.placers.place import warm_up  # Compiles.
 
+  if version != tfplace.__version__:
+    raise TfplaceError(f"it has tfplace {tfplace.__version__}, not {version}")
   if loads_tensorflow or strategy in registry.LEARNED:
     importlib.import_module("tensorflow")
   warm_up(strategy)
@@ -179,9 +169,8 @@ def place_on_workers(
   strategy, seconds = options["strategy"], options["budget_s"]
   if registry.STRATEGIES[strategy].is_classical:
     return place(problem, **options)
-  limit_s = 1.25 * seconds + _START_S + _LATE_S_PER_OP * problem.graph.num_ops
-  if options["max_evaluations"] is not None:
-    limit_s = math.inf
+  limit_s = 1.25 * seconds + _START_S + 1e-4 * problem.graph.num_ops
+  limit_s = limit_s if options["max_evaluations"] is None else math.inf
   sent = {**options, "problem": problem.without_derived()}
   if isinstance(sent["init_placement"], Placement):
     sent["init_placement"] = sent["init_placement"].assignments
@@ -242,7 +231,7 @@ def check_dask(dask: str) -> None:
       f"dask is {shown(dask)}; it must be the address of a Dask scheduler, such"
       f" as 'tcp://10.0.0.1:8786', or {LOCAL!r}"
     )
-  if util.find_spec("distributed") is None:
+  if importlib.util.find_spec("distributed") is None:
     raise TfplaceError(
       f"dask={dask!r} needs the package distributed, which is not installed:"
       " pip install 'tfplace[dask]'"
@@ -274,21 +263,19 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
       logger = logging.getLogger(name)  # Logs each connection that closes.
       stack.callback(logger.setLevel, logger.level)
       logger.setLevel(logging.CRITICAL)
-    address, number = dask, 1
     try:
-      if dask == LOCAL:
-        address = stack.enter_context(_local_cluster())
-      client = distributed.Client(
-        address, timeout=_ANSWER_S, set_as_default=False
-      )
+      is_local = dask == LOCAL
+      address = stack.enter_context(_local_cluster()) if is_local else dask
+      options = {"timeout": _ANSWER_S, "set_as_default": False}
+      client = distributed.Client(address, **options)
       workers = Workers(client)
       stack.callback(client.close, timeout=1.0)
-      workers.load(strategy, number)
+      workers.load(strategy)
     except Exception as error:
       raise TfplaceError(
-        f"no Dask worker is ready at dask={dask!r} ({_text(error)}): start a"
-        " scheduler by `dask scheduler` and workers by `dask worker ADDRESS`,"
-        f" with tfplace {tfplace.__version__}, or use dask={LOCAL!r}"
+        f"no Dask worker is ready at dask={dask!r} ({_text(error)}): start"
+        " `dask scheduler` and `dask worker ADDRESS`, with tfplace"
+        f" {tfplace.__version__}, or use dask={LOCAL!r}"
       ) from error
     yield workers
 
@@ -302,13 +289,12 @@ def _local_cluster() -> Iterator[str]:
     nothing = {"start_http_server": lambda *_, **__: None}
     return type(server.__name__, (server,), nothing)
 
-  scheduler = {
-    "cls": without_http(distributed.Scheduler),
-    "options": {"protocol": "inproc://"},
-  }
-  worker = {
-    "cls": without_http(distributed.Worker),
-    "options": {"nthreads": 1, "memory_limit": 0},
-  }
+  scheduler, worker = (
+    {"cls": without_http(kind), "options": options}
+    for kind, options in (
+      (distributed.Scheduler, {"protocol": "inproc://"}),
+      (distributed.Worker, {"nthreads": 1, "memory_limit": 0}),
+    )
+  )
   with distributed.SpecCluster({0: worker}, scheduler) as cluster:
     yield cluster.scheduler_address

@@ -14,7 +14,6 @@ from numba.core.compiler import Compiler
 
 Index = int | np.integer  # Type of an index in NumPy's stubs.
 F = TypeVar("F", bound=Callable[..., Any])
-_compiled: list[Any] = []  # What this process has decorated.
 
 
 def kernel(function: F) -> F:
@@ -91,7 +90,6 @@ def _compile(
   else:
     options["pipeline_class"] = _PartCompiler
     dispatcher = numba.njit(**options)(function)
-  _compiled.append(dispatcher)
   return dispatcher
 
 
@@ -146,9 +144,3 @@ def on_compilation(call: Callable[[], object]) -> Iterator[None]:
 
   with event.install_listener("numba:compile", _First()):
     yield
-
-
-def cache_folders() -> list[str]:
-  """Returns the folders that keep machine code of the imported kernels."""
-  found = {function.stats.cache_path for function in _compiled}
-  return sorted(path for path in found if path)

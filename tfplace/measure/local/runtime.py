@@ -118,13 +118,6 @@ class Child:
     tail = self.log_tail()
     return how + (f"; its log ends: {tail}" if tail else "")
 
-  def is_stopped(self) -> bool:
-    """Returns whether the process is stopped (SIGSTOP)."""
-    wanted = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-    with contextlib.suppress(ChildProcessError):
-      return os.waitid(os.P_PID, self.pid, wanted) is not None
-    return False
-
   def log_tail(self, max_chars: int = 300) -> str:
     """Returns the end of its output without TensorFlow's routine messages."""
     end = self._log.seek(0, os.SEEK_END)
@@ -158,9 +151,7 @@ class Child:
       left = deadline - time.monotonic()
       ready = connection.wait(list(watched), max(0.0, left))
       if not ready:
-        stopped = [c.name for c in watched.values() if c.is_stopped()]
-        why = f"; {' and '.join(stopped)} is stopped" if stopped else ""
-        text = f"no answer within {timeout_s:g} s, in {self.stage}{why}"
+        text = f"no answer within {timeout_s:g} s, in {self.stage}"
         raise ChildError("hung", f"{doing}: {text}")
       for other in others:
         if other.connection in ready:  # They only send as they start.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tfplace.graph.units import format_change_us, format_share, format_us
+from tfplace.graph.units import format_share, format_us
 from tfplace.report.explain import Explanation
 from tfplace.report.explain.microbatches import MicrobatchReport
 from tfplace.report.rows import DEVICE, listed
@@ -77,13 +77,13 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
   )
   yield Table(
     "If one were twice as fast, in the same order",
-    ("what", "busy", "share", "step time", "change"),
+    ("what", "busy", "share", "step time", "gain"),
     [
       (
         f"{x.kind} {x.name}",
         *timed(x.busy_us),
         format_us(x.if_twice_as_fast_us),
-        format_change_us(-x.gain_us),
+        format_us(x.gain_us),
       )
       for x in explanation.if_twice_as_fast[:_MAX_ROWS]
     ],
