@@ -82,7 +82,7 @@ def placed(problem, devices, **fields):
   "others_us, is_given, is_chosen",
   [(5e3, False, True), (2e4, False, False), (5e3, True, False)],
 )
-def test_of_plans_within_2_percent_the_one_that_wins_more_is_chosen(
+def test_of_plans_within_2_percent_the_surer_one_is_chosen(
   others_us, is_given, is_chosen
 ):
   # Three kinds that err apart share ops of 1 s, so the slowest decides. A V100

@@ -293,3 +293,15 @@ def test_a_packed_graph_comes_back_as_it_was(graph):
   assert list(again.time_us) == list(graph.time_us)
   with pytest.raises(ValueError, match="read-only"):
     again.output_offsets[0] = 1
+
+
+def test_every_truncation_and_every_flipped_byte_is_refused():
+  content = pack_graph(odd_graph())
+  for end in range(0, len(content), 7):
+    with pytest.raises(FormatError):
+      unpack_graph(content[:end])
+  for at in range(0, len(content), 11):
+    flipped = bytearray(content)
+    flipped[at] ^= 1
+    with pytest.raises(FormatError):
+      unpack_graph(bytes(flipped))

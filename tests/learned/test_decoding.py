@@ -6,10 +6,10 @@ import numpy as np
 
 from tests.testing.policy_problems import (
   UniformPolicy,
+  equal_head,
   gpus,
   problem_of,
   random_graph,
-  uniform_head,
 )
 from tfplace import Simulator
 from tfplace.graph import Cluster, OpSpec, build_graph
@@ -30,7 +30,7 @@ from tfplace.placers.tracker import Tracker
 
 def linear(count, feature, slope):
   """A head that looks at one feature."""
-  head = uniform_head(count)
+  head = equal_head(count)
   head.slope[:, feature] = slope
   return head
 
@@ -83,7 +83,7 @@ def test_transfers_and_clocks_of_a_chain_are_as_simulated():
   tables = tables_of(graph, gpus(2))
   forced = np.array([[0, 1, 0]], np.int32)
   zero = np.zeros((1, 3, 2), np.float32)
-  samples = decode(tables, uniform_head(3), zero, forced, keeps=True)
+  samples = decode(tables, equal_head(3), zero, forced, keeps=True)
   ideal = tables.ideal_us
   end = samples.observed[0, 2, :, END_ABOVE] * ideal
   # An op's launch gap keeps device 1 until 34: ends at 36 + 6, or at 34 + 6.
@@ -97,7 +97,7 @@ def test_what_is_forced_is_taken_and_seen():
   count = len(tables.allowed)
   forced = (np.arange(count, dtype=np.int32) % 4)[None]
   samples = decode(
-    tables, uniform_head(count), noise_of(tables), forced, keeps=True
+    tables, equal_head(count), noise_of(tables), forced, keeps=True
   )
   assert (samples.choices == forced).all()
   assert samples.observed.shape == (1, count, 4, FEATURES)
@@ -122,7 +122,7 @@ def test_no_decision_goes_where_it_has_no_kernel():
   graph = random_graph(40, seed=3, cpu_only=True)
   tables = tables_of(graph, gpus(2, cpu=True))
   chosen = decode_all(
-    tables, uniform_head(len(tables.allowed)), noise_of(tables, 8)
+    tables, equal_head(len(tables.allowed)), noise_of(tables, 8)
   )
   assert tables.allowed[np.arange(len(tables.allowed)), chosen].all()
   assert (~tables.allowed[:, :2]).any()  # some run on the CPU only
@@ -132,7 +132,7 @@ def test_a_full_device_is_left_out():
   # Six variables of 400 bytes on three devices of 1,000: two on each.
   graph = ops([1.0] * 6, persistent_bytes=400.0)
   tables = tables_of(graph, gpus(3, memory_bytes=1000.0))
-  for chosen in decode_all(tables, uniform_head(6), noise_of(tables, 3)):
+  for chosen in decode_all(tables, equal_head(6), noise_of(tables, 3)):
     assert np.bincount(chosen).tolist() == [2, 2, 2]
 
 

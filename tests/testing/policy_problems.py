@@ -42,7 +42,7 @@ def problem_of(graph, cluster):
   return Problem(graph, cluster)
 
 
-def uniform_head(num_decisions):
+def equal_head(num_decisions):
   """A head of `ordered` that rates all devices alike."""
   from tfplace.learned.ordered.decoding import FEATURES, Head
 
@@ -52,7 +52,7 @@ def uniform_head(num_decisions):
 
 
 class UniformPolicy:
-  """A policy of `ordered` with `uniform_head`, which prefers to keep."""
+  """A policy of `ordered` with `equal_head`, which prefers to keep."""
 
   axes = 0
 
@@ -66,7 +66,7 @@ class UniformPolicy:
     from tfplace.learned.ordered.decoding import IS_BASE
 
     if function == "head":
-      return uniform_head(1)[2:]
-    head = uniform_head(len(next(iter(arrays))))
+      return equal_head(1)[2:]
+    head = equal_head(len(next(iter(arrays))))
     head.slope[:, IS_BASE] = self._keeping
     return head[:2]
