@@ -26,7 +26,7 @@ def _main(values: flags.FlagValues) -> None:
   formats.save_graph(graph, output)
   print(
     f"{output}: {graph.name}, {graph.num_ops} ops, {graph.num_edges} edges",
-    file=sys.stderr,  # The output may be standard output.
+    file=sys.stderr if output.startswith("/dev/") else sys.stdout,
   )
 
 
