@@ -1,11 +1,11 @@
 """Imports that are allowed between packages."""
 
-# Folder -> folders of tfplace that it imports, besides `errors` and `lazy`: the
-# table of docs/architecture.md. A permission that nobody uses is refused, too.
+# Folder -> folders of tfplace that it imports, besides `errors` and `lazy`. A
+# permission that nobody uses is refused, too.
 ALLOWED = {
   "graph": set(),
   "hardware": {"graph"},
-  "formats": {"graph", "hardware"},
+  "formats": {"graph"},
   "extraction": {"graph", "formats"},
   "variants": {"graph", "extraction"},
   "cost": {"graph", "hardware", "extraction", "variants", "simulate"},

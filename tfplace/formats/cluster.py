@@ -1,13 +1,10 @@
 """Cluster files (`tfplace.cluster.v1`)."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from tfplace.errors import FormatError
 from tfplace.formats import codec, json_file
 from tfplace.graph.cluster import Cluster
-from tfplace.hardware.presets import cluster_preset
 
 FORMAT = "tfplace.cluster.v1"
 MAX_DEVICES = 4096
@@ -41,26 +38,3 @@ def cluster_to_json(cluster: Cluster) -> dict[str, Any]:
     "links": codec.to_json(cluster.links, sparse=True),
     **cluster.extra,
   }
-
-
-def find_cluster(cluster: Any) -> Cluster:
-  """Resolves any cluster argument of the API to a cluster.
-
-  Args:
-    cluster: a `Cluster`, the name of a preset, or the path of a file (a string
-      that ends in .json or .json.gz, or any `os.PathLike`).
-
-  Raises:
-    FormatError: the preset, the file or the type of the argument is invalid.
-  """
-  if isinstance(cluster, Cluster):
-    return cluster
-  if isinstance(cluster, os.PathLike):
-    return load_cluster(cluster)
-  if isinstance(cluster, str):
-    is_file = cluster.endswith((".json", ".json.gz"))
-    return load_cluster(cluster) if is_file else cluster_preset(cluster)
-  raise FormatError(
-    "a cluster is a Cluster, the name of a preset or a file, not"
-    f" {cluster!r:.60}"
-  )

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.errors import FormatError, shown
-from tfplace.formats import cluster as cluster_format
+from tfplace.formats import load_cluster
 from tfplace.graph.cluster import Cluster
+from tfplace.hardware.presets import cluster_preset
 
 if TYPE_CHECKING:
   from tfplace.measure import OpenCluster
@@ -32,16 +33,26 @@ def find_cluster(cluster: ClusterLike | None) -> Cluster:
     FormatError: the preset is unknown, the file is invalid, or the argument
       has another type.
   """
-  if isinstance(cluster, str) and _names_devices(cluster):
-    raise FormatError(
-      f"cluster {shown(cluster)} names running devices; a preset or a"
-      " tfplace.cluster.v1 file describes devices"
-    )
-  if cluster is not None:
-    return cluster_format.find_cluster(cluster)
-  from tfplace.plan import local_devices  # This import loads TensorFlow.
+  if cluster is None:
+    from tfplace.plan import local_devices  # This import loads TensorFlow.
 
-  return local_devices.local_cluster()
+    return local_devices.local_cluster()
+  if isinstance(cluster, Cluster):
+    return cluster
+  if isinstance(cluster, str):
+    if _names_devices(cluster):
+      raise FormatError(
+        f"cluster {shown(cluster)} names running devices; a preset or a"
+        " tfplace.cluster.v1 file describes devices"
+      )
+    if not cluster.endswith((".json", ".json.gz")):
+      return cluster_preset(cluster)
+  elif not isinstance(cluster, os.PathLike):
+    raise FormatError(
+      "a cluster is a Cluster, the name of a preset or a file, not"
+      f" {cluster!r:.60}"
+    )
+  return load_cluster(cluster)
 
 
 def is_live(name: str) -> bool:

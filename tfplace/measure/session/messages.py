@@ -69,14 +69,11 @@ class Ready:
     devices: device name -> memory, bytes.
     gpus: descriptions of its GPUs if `ChildConfig.describes_gpus`.
     answers: answer of each worker in `ChildConfig.remote`.
-    unconnected: indices of two workers, one of which cannot reach the other, or
-      None.
   """
 
   devices: Mapping[str, float]
   gpus: Sequence[Device] = ()
   answers: Sequence[Answer] = ()
-  unconnected: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

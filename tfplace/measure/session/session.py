@@ -264,15 +264,6 @@ def add_cluster(proto: tf1.ConfigProto, addresses: Sequence[str]) -> None:
   proto.cluster_def.CopyFrom(spec.as_cluster_def())
 
 
-def ask(
-  addresses: Sequence[str],
-) -> tuple[list[messages.Answer], tuple[int, int] | None]:
-  """Queries each worker's devices; also finds two unconnected workers."""
-  answers = [answer(address) for address in addresses]
-  failed = any(one.error for one in answers)
-  return answers, None if failed else _unconnected(addresses)
-
-
 def answer(address: str) -> messages.Answer:
   """Queries a worker's devices and ends sessions of earlier harnesses."""
   config = tf1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
@@ -286,29 +277,3 @@ def answer(address: str) -> messages.Answer:
     {d.name: float(d.memory_limit_bytes) for d in listed},
     incarnation=min(d.incarnation for d in listed),
   )
-
-
-def _unconnected(addresses: Sequence[str]) -> tuple[int, int] | None:
-  everyone = range(len(addresses))
-  for master in everyone:
-    if not _reaches(addresses, master, everyone):
-      for other in everyone:
-        if other != master and not _reaches(addresses, master, (other,)):
-          return master, other
-  return None
-
-
-def _reaches(
-  addresses: Sequence[str], master: int, others: Sequence[int]
-) -> bool:
-  config = tf1.ConfigProto(
-    operation_timeout_in_ms=_TIMEOUT_MS, isolate_session_state=True
-  )
-  tasks = dict.fromkeys((master, *others))
-  add_cluster(config, [addresses[task] for task in tasks])
-  try:
-    where = target(addresses[master])
-    with tf1.Session(where, graph=tf.Graph(), config=config):
-      return True
-  except tf.errors.OpError:
-    return False

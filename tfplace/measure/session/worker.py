@@ -117,7 +117,9 @@ def _start(config: messages.ChildConfig) -> tuple[messages.Ready, _Run]:
     devices = session.devices("", proto)
     described = gpus.describe(devices) if config.describes_gpus else []
   ready = messages.Ready(
-    devices, [gpu.device for gpu in described], *session.ask(config.remote)
+    devices,
+    [gpu.device for gpu in described],
+    [session.answer(address) for address in config.remote],
   )
 
   def run(request: Any, report: Callable[[str], None]) -> Any:
