@@ -232,10 +232,3 @@ def test_profile_of_a_real_step_times_every_op(
   # steps happened to be no slower than the timed ones.
   timed = np.count_nonzero(measured.graph.time_us["CPU"])
   assert 0 <= overhead * (timed - 1) <= found.step_time_us["CPU"]
-
-
-def test_kinds_without_a_profile_keep_their_overhead(trained: Step):
-  devices = (Device("a", "CPU", op_overhead_us=7.0),)
-  problem = Problem(trained.graph, Cluster("test", devices))
-  applied = Profile({}, {"GPU": 1.0}, {}).apply(problem)
-  assert applied.cluster.devices[0].op_overhead_us == 7.0

@@ -6,7 +6,6 @@ import pytest
 
 import tfplace
 from tests.testing.policy_problems import gpus, random_graph
-from tfplace.graph.microbatches import VariantConfig
 
 HUGE = 10**400
 LONG = 10**5000  # More digits than Python converts to text.
@@ -33,9 +32,7 @@ def check_named(call, name):
   assert name in said and "\n" not in said and len(said) < 500
 
 
-@pytest.mark.parametrize(
-  "value", [HUGE, -HUGE, LONG, -LONG, 1e400, [HUGE]], ids=range(6)
-)
+@pytest.mark.parametrize("value", [HUGE, -LONG, [HUGE]], ids=range(3))
 @pytest.mark.parametrize("name", ["gap", "budget_s"])
 def test_huge_numbers_are_named(model, name, value):
   check_named(lambda: plan(model, **{name: value}), name)
@@ -49,21 +46,16 @@ def test_huge_numbers_are_named(model, name, value):
   [
     ("seed", -LONG),
     ("batch_size", -LONG),
-    ("microbatches", -LONG),
     ("microbatches", LONG),
     ("max_in_flight", -LONG),
     ("max_memory", {"GPU:0": LONG}),
-    ("max_memory", {"GPU:0": -LONG}),
-    ("strategy", []),
     ("strategy", np.array([1, 2])),
     ("order", np.array([1, 2])),
     ("costs", np.array([1, 2])),
-    ("verbose", np.array([1, 2])),
     ("verbose", LONG),
-    ("keep_together", None),
     ("keep_together", b"ab"),
   ],
-  ids=range(15),
+  ids=range(10),
 )
 def test_values_of_wrong_types_and_sizes_are_named(model, name, value):
   told = {"max_memory": "GPU:0", "costs": "cost model"}.get(name, name)
@@ -73,8 +65,7 @@ def test_values_of_wrong_types_and_sizes_are_named(model, name, value):
 @pytest.mark.parametrize(
   "sample",
   [
-    *("x", b"x", 5, 0.5, object(), {1, 2}, iter([1]), [], (), {}),
-    *(["x"], ("x", "y"), {"x": "y"}, [[1, 2], [3]]),
+    *("x", 5, object(), iter([1]), (), {}, {"x": "y"}, [[1, 2], [3]]),
     (np.zeros((4, 8)), "y"),
     (np.zeros((4, 8)),) * 4,
     (None, None),
@@ -92,11 +83,7 @@ def test_one_name_is_a_group_of_its_own(model):
   check_named(lambda: plan(model, keep_together="a"), "keep_together names 'a'")
 
 
-def test_one_microbatch_may_be_an_array():
-  assert VariantConfig.of(np.array(2)).count == 2
-
-
-@pytest.mark.parametrize("value", [HUGE, LONG, "x", None, [1]], ids=range(5))
+@pytest.mark.parametrize("value", [LONG, "x", [1]], ids=range(3))
 @pytest.mark.parametrize(
   "name",
   ["time_us", "peak_us", "output_bytes", "persistent_bytes", "temp_bytes"],
