@@ -185,8 +185,8 @@ class Plan:
     """Returns the headline, a table of the devices, and the notes."""
     return str(printer().text(self))
 
-  def _repr_html_(self) -> str:
-    return str(printer().html(self))
+  def _repr_pretty_(self, notebook: Any, unused_cycle: bool) -> None:
+    notebook.text(str(self))
 
   def plot(self, path: str | os.PathLike[str] | None = None) -> "Timeline":
     """Draws devices, transfers and memory of the simulated step over time.

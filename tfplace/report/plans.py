@@ -1,4 +1,4 @@
-"""Plans in words: headline, text and HTML."""
+"""Plans in words: headline and text."""
 
 import collections
 import math
@@ -20,7 +20,7 @@ from tfplace.simulate import Schedule
 if TYPE_CHECKING:
   from tfplace.report.timeline import Timeline
 
-__all__ = ["device_rows", "headline", "held_back", "html", "plot", "text"]
+__all__ = ["device_rows", "headline", "held_back", "plot", "text"]
 _SAME = 1.005  # Step times with a smaller ratio are reported as equal.
 _LEAST_PERCENT = 0.1  # Smaller headroom is reported as none.
 
@@ -51,12 +51,6 @@ def text(plan: Plan) -> str:
       for name, device in plan.layers.items()
     ]
   return "\n".join([*lines, *(f"- {note}" for note in _notes(plan))])
-
-
-def html(plan: Plan) -> str:
-  """Returns the headline, a table of the devices, and the notes as HTML."""
-  layers = {} if plan.device_rows else plan.layers
-  return summary.plan_html(_title(plan), plan.device_rows, layers, _notes(plan))
 
 
 def plot(schedule: Schedule, path: str | os.PathLike[str] | None) -> "Timeline":

@@ -2,7 +2,7 @@
 
 import dataclasses
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -22,7 +22,6 @@ from tfplace.report.layers import (
 )
 from tfplace.report.path import summarize_path
 from tfplace.report.rows import compute_us, device_names, listed, shorten
-from tfplace.report.table import escaped, html_table
 from tfplace.simulate import Schedule
 
 COLUMNS = ("device", "work", "busy", "peak memory", "what is there")
@@ -211,31 +210,6 @@ def table_text(rows: Sequence[DeviceRow]) -> str:
     console.print(table)
   lines = [line.rstrip() for line in printed.get().splitlines()]
   return "\n".join(filter(None, lines))
-
-
-def plan_html(
-  headline: str,
-  device_rows: Sequence[DeviceRow],
-  layers: Mapping[str, str],
-  notes: Iterable[str],
-) -> str:
-  """Describes a plan.
-
-  Args:
-    headline: its decision in a sentence.
-    device_rows: what each device does; empty if that is unknown.
-    layers: device by layer name, shown without `device_rows`.
-    notes: sentences about it.
-  """
-  parts = [f"<p><b>{escaped(headline, 1000)}</b></p>"]
-  if device_rows:
-    cells = [device_cells(row) for row in device_rows]
-    parts.append(html_table(COLUMNS, cells))
-  elif layers:
-    parts.append(html_table(("layer", "device"), list(layers.items())))
-  noted = "".join(f"<li>{escaped(note, 1000)}</li>" for note in notes)
-  parts.append(f"<ul>{noted}</ul>" if noted else "")
-  return f"<div>{''.join(filter(None, parts))}</div>"
 
 
 def held_back(schedule: Schedule) -> str:
