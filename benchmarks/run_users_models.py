@@ -1,27 +1,33 @@
 """A smoke test: the users' models, tried as a new user would.
 
-Each model of `users_models.py` is, in a process of its own with logical CPU
-devices: fitted as it is, planned for `--cluster` without and with microbatches,
-and an equal model placed on these devices and fitted, also in units that XLA
-compiles. Losses are compared, those of units with the step that Keras compiles.
-A part that fails has its error in the row. Six models need keras-hub.
+Each model of `users_models.py` is, in a process of its own with two logical CPU
+devices: fitted for three epochs as it is, planned for `--cluster` without and
+with microbatches, and equal models placed on both devices and fitted, whole and
+in two microbatches, without and with units that XLA compiles. Losses are
+compared; those of whole steps in units with the step that Keras compiles. As
+microbatches draw masks of their own, dropout is off where steps are split.
+Programs that XLA ran in a step are counted in TensorFlow's profile of one.
+A part that fails has its error in the row. Seven models need keras-hub.
 
   python -m benchmarks.run_users_models
   python -m benchmarks.run_users_models --models=gan,vae --parts=xla,xla_split
 """
 
+import collections
 import importlib.util
 import itertools
 import json
 import math
 import multiprocessing
 import pathlib
+import re
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from absl import flags
 
 from benchmarks import lib
@@ -29,6 +35,8 @@ from benchmarks.lib import Options
 from tfplace.bin import cli
 from tfplace.formats.json_file import write_json
 from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.op_graph import UNIT, XLA
+from tfplace.graph.placement import Placement
 
 if TYPE_CHECKING:
   from benchmarks.users_models import Case
@@ -37,9 +45,15 @@ _PARTS = {
   "plan": "`plan_model`",
   "plan_auto": '`microbatches="auto"`',
   "place": "`place_model` and `fit`",
+  "split": "in two microbatches",
   "xla": '`compile="xla"`',
-  "xla_split": "the same in two microbatches",
+  "xla_split": "both",
 }
+_COMPARED = ("place", "split", "xla", "xla_split")
+NONE = "none"
+_EPOCHS = 3
+_LEAST = 1e-30  # Losses of 0 are equal.
+_RAN = "Executable::ExecuteAsyncOnStream"  # of CPUs and GPUs
 
 OPTIONS = Options("run_users_models", __doc__)
 OPTIONS.add("models", [], "Models; all where left out.")
@@ -79,6 +93,7 @@ def in_a_process(
   values: flags.FlagValues, name: str, seed: int
 ) -> dict[str, Any]:
   """Tries one model; returns its row."""
+  began = time.perf_counter()
   with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "row.json"
     process = multiprocessing.get_context("spawn").Process(
@@ -94,7 +109,9 @@ def in_a_process(
   if process.exitcode != 0:
     error = f"ended with {process.exitcode} within {values.limit_s:g} s"
     row["process"] = {"works": False, "error": error}
-  return row
+  seconds = time.perf_counter() - began
+  print(f"{name}: {seconds:.0f} s", flush=True)
+  return {"seconds": round(seconds), **row}
 
 
 def attempt(
@@ -118,6 +135,7 @@ def attempt(
   cases: list[Case] = []
   losses: list[dict[str, float]] = []
   compiled: list[dict[str, float]] = []
+  unmasked: list[dict[str, float]] = []
 
   def fit() -> dict[str, Any]:
     cases.append(_built(build))
@@ -126,55 +144,115 @@ def attempt(
 
   def fit_xla() -> dict[str, Any]:
     compiled.extend(fitted(_built(build, jit_compile=True)))
-    difference = largest_difference(losses, compiled)
-    return {"steps": len(compiled), "difference": difference}
+    by_step = differences(losses, compiled)
+    return {"steps": len(compiled), "difference": max(by_step, default=None)}
+
+  def fit_split() -> dict[str, Any]:
+    case = _built(build)
+    count = _drop_nothing(case.model)
+    unmasked.extend(fitted(case) if count else losses)
+    return {"steps": len(unmasked), "dropout": count}
 
   def plan(**options: Any) -> dict[str, Any]:
     options = {"budget_s": budget_s, "seed": seed, **options}
     found = tfplace.plan_model(cases[0].model, cluster, **options)
     return {"message": found.message, "strategy": found.strategy}
 
-  def place() -> dict[str, Any]:
-    case = _built(build)
-    placed = tfplace.place_model(case.model, budget_s=budget_s, seed=seed)
-    difference = largest_difference(losses, fitted(case))
-    return {"difference": difference, "message": placed.placement.message}
-
-  def in_units(count: int) -> dict[str, Any]:
+  def place(count: int, compiles: str) -> dict[str, Any]:
     # Masks are XLA's only where Keras compiles the step.
-    case = _built(build, jit_compile=bool(compiled))
-    options = {"strategy": "metis", "costs": "estimated", "compile": "xla"}
-    placed = tfplace.place_model(
-      case.model, _two_cpus(), microbatches=count, **options
+    in_units = compiles == XLA
+    case = _built(build, jit_compile=in_units and bool(compiled))
+    if count > 1:
+      _drop_nothing(case.model)
+    expected = (in_units and compiled) or losses if count == 1 else unmasked
+    options = {"strategy": "metis", "costs": "estimated", "compile": compiles}
+    asked = {"sample": case.data, "microbatches": count, **options}
+    planned = tfplace.plan_model(case.model, _two_cpus(), **asked)
+    planned = planned.with_placement(
+      _on_both(planned.outcome.results[0].placement),
+      strategy="metis",
+      one_device=False,
     )
-    found = fitted(case)
-    graph = placed.placement.placement.problem.graph
-    return {
-      "difference": largest_difference(compiled or losses, found),
-      "devices": len(placed.placement.devices),
-      "notes": [note for note in placed.placement.notes if "XLA" in note],
-      "ops": len(graph.traced_names),
-      "units": len(graph.members),
-      "outside": graph.num_ops - len(graph.members),
+    tfplace.place_model(case.model, placement=planned)
+    by_step = differences(expected, fitted(case))
+    row = {
+      "difference": max(by_step, default=None),
+      "by_step": [float(f"{one:.1e}") for one in by_step],
+      "devices": len(planned.devices),
     }
+    return {**row, **units(case)} if in_units else row
 
   row: dict[str, Any] = {}
   attempts: dict[str, Callable[[], dict[str, Any]]] = {
     "fit": fit,
     "plan": plan,
     "plan_auto": lambda: plan(microbatches="auto"),
-    "place": place,
+    "place": lambda: place(1, NONE),
+    "fit_split": fit_split,
+    "split": lambda: place(2, NONE),
     "fit_xla": fit_xla,
-    "xla": lambda: in_units(1),
-    "xla_split": lambda: in_units(2),
+    "xla": lambda: place(1, XLA),
+    "xla_split": lambda: place(2, XLA),
   }
+  needs = {"fit_split": ("split", "xla_split"), "fit_xla": ("xla", "xla_split")}
   for part, call in attempts.items():
-    if parts and part not in (*parts, "fit", "fit_xla"):
+    asked = {part, *needs.get(part, ())}
+    if parts and part != "fit" and asked.isdisjoint(parts):
       continue
     row[part] = attempted(call)
     write_json(pathlib.Path(path), row)
     if part == "fit" and not row[part]["works"]:
       return
+
+
+def units(case: "Case") -> dict[str, Any]:
+  """Returns what a placed and fitted model compiles, and what XLA ran.
+
+  Merging leaves fewer calls than units. What is outside units in the plan may
+  be inside a call: see `tfplace.variants.units.calls`.
+  """
+  plan = case.model.placement
+  graph = plan.placement.problem.graph
+  outside = collections.Counter(
+    kind for kind in graph.types if kind != UNIT
+  ).most_common()
+  count, distinct = programs(lambda: fitted(case, epochs=1))
+  return {
+    "ops": len(graph.traced_names),
+    "units": len(graph.members),
+    "clusters": count,
+    "distinct": distinct,
+    "outside": dict(outside),
+    "notes": [note for note in plan.notes if "XLA" in note],
+  }
+
+
+def programs(step: Callable[[], Any]) -> tuple[int, int]:
+  """Returns how many programs XLA ran in a step, and how many distinct ones.
+
+  From TensorFlow's profile of the step.
+  """
+  import tensorflow as tf
+  from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+  with tempfile.TemporaryDirectory() as folder:
+    with tf.profiler.experimental.Profile(folder):
+      step()
+    (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+  count, modules = 0, set()
+  for plane in space.planes:
+    for event in itertools.chain.from_iterable(
+      line.events for line in plane.lines
+    ):
+      name = plane.event_metadata[event.metadata_id].name
+      count += name.endswith(_RAN)
+      modules.update(
+        stat.str_value or plane.stat_metadata[stat.ref_value].name
+        for stat in event.stats
+        if plane.stat_metadata[stat.metadata_id].name == "hlo_module"
+      )
+  return count, len(modules)
 
 
 def _two_cpus() -> Cluster:
@@ -185,6 +263,21 @@ def _two_cpus() -> Cluster:
     tuple(Device(name, "CPU", math.inf) for name in names),
     tuple(Link(*pair, 1e6) for pair in itertools.permutations(names)),
   )
+
+
+def _on_both(placement: Placement) -> Placement:
+  """Returns a placement on two devices, in halves if it is on one.
+
+  One device may be as fast.
+  """
+  problem = placement.problem
+  if len(np.unique(placement.devices)) > 1:
+    return placement
+  place = np.argsort(problem.graph.topological_order)
+  first = np.full(problem.num_groups, len(place))
+  np.minimum.at(first, problem.group_of, place)
+  devices = (first > np.median(first)).astype(int)
+  return Placement(problem, devices[problem.group_of])
 
 
 def attempted(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -209,7 +302,18 @@ def _built(build: Callable[[], "Case"], jit_compile: bool = False) -> "Case":
   return case
 
 
-def fitted(case: "Case") -> list[dict[str, float]]:
+def _drop_nothing(model: Any) -> int:
+  """Turns dropout off; returns the number of layers that had some."""
+  count = 0
+  for layer in model._flatten_layers():
+    for name in ("rate", "dropout", "recurrent_dropout"):
+      if isinstance(vars(layer).get(name), float) and vars(layer)[name]:
+        setattr(layer, name, 0.0)
+        count += 1
+  return count
+
+
+def fitted(case: "Case", epochs: int = _EPOCHS) -> list[dict[str, float]]:
   """Fits a model; returns losses by step."""
   import keras
   import tensorflow as tf
@@ -221,46 +325,72 @@ def fitted(case: "Case") -> list[dict[str, float]]:
     )
   )
   dataset = tf.data.Dataset.from_tensor_slices(case.data)
-  case.model.fit(dataset.batch(case.batch_size), verbose=0, callbacks=[keep])
+  case.model.fit(
+    dataset.batch(case.batch_size),
+    epochs=epochs,
+    verbose=0,
+    callbacks=[keep],
+  )
   return found
 
 
-def largest_difference(
+def differences(
   first: list[dict[str, float]], second: list[dict[str, float]]
-) -> float | None:
-  """Returns the largest relative difference; None without losses to compare."""
-  if not first or [*map(sorted, first)] != [*map(sorted, second)]:
-    return None
-  pairs = [
-    (a[name], b[name]) for a, b in zip(first, second, strict=True) for name in a
+) -> list[float]:
+  """Returns the largest relative difference of each step.
+
+  Without losses to compare, or with one that is not finite, the list is empty.
+  """
+  if [*map(sorted, first)] != [*map(sorted, second)]:
+    return []
+  found = [
+    max(
+      abs(a[name] - b[name]) / max(abs(a[name]), abs(b[name]), _LEAST)
+      for name in a
+    )
+    for a, b in zip(first, second, strict=True)
+    if a
   ]
-  differences = [
-    abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0 for a, b in pairs
-  ]
-  is_known = differences and all(map(math.isfinite, differences))
-  return max(differences) if is_known else None
+  return found if all(map(math.isfinite, found)) else []
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
-  """Returns how many models each part works for, and its median seconds."""
-  rows = found["rows"].values()
+  """Returns how many models can be planned, and a table by model.
+
+  Its first columns are the largest differences of losses; "-" stands for parts
+  that failed, such as splits that are refused.
+  """
+  rows = found["rows"]
   said = []
-  for part, shown in _PARTS.items():
-    tried = [row[part] for row in rows if part in row]
-    if not tried:
-      continue
-    seconds = [each["seconds"] for each in tried if each["works"]]
-    middle = f", {statistics.median(seconds):.0f} s" if seconds else ""
-    said.append(f"{shown}: {len(seconds)} of {len(rows)}{middle}")
-  differences = [
-    row[part].get("difference")
-    for row in rows
-    for part in ("place", "xla", "xla_split")
-    if part in row
-  ]
-  largest = max((d for d in differences if d is not None), default=math.nan)
-  text = f"{'; '.join(said)}. Largest difference of losses: {largest:.1e}."
-  return {"users_models": f"{text}\n\n{lib.caption(found)}"}
+  for part in ("plan", "plan_auto"):
+    tried = [row[part] for row in rows.values() if part in row]
+    if tried:
+      seconds = [each["seconds"] for each in tried if each["works"]]
+      middle = f", {statistics.median(seconds):.0f} s" if seconds else ""
+      said.append(f"{_PARTS[part]}: {len(seconds)} of {len(rows)}{middle}. ")
+  lines = []
+  for name, row in rows.items():
+    cells = [_cell(row.get(part, {}).get("difference")) for part in _COMPARED]
+    ran = row.get("xla", {})
+    cells += [ran.get(key, "-") for key in ("units", "clusters")]
+    outside = sum(ran.get("outside", {}).values())
+    lacking = sum(_number(note) for note in ran.get("notes", ()))
+    cells += [outside, lacking] if "outside" in ran else ["-", "-"]
+    lines.append([name, *cells])
+  heads = ("model", "placed", *(_PARTS[part] for part in _COMPARED[1:]))
+  heads += ("units", "programs run", "ops outside", "XLA lacks or refuses")
+  table = lib.markdown(heads, lines)
+  return {"users_models": f"{''.join(said)}\n\n{table}\n\n{lib.caption(found)}"}
+
+
+def _cell(difference: float | None) -> str:
+  return "-" if difference is None else f"{difference:.1e}"
+
+
+def _number(note: str) -> int:
+  """Returns the number of ops in a note."""
+  found = re.search(r"\d+(?= ops)", note)
+  return int(found[0]) if found else 0
 
 
 if __name__ == "__main__":

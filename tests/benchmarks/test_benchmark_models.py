@@ -40,10 +40,10 @@ def test_measured_steps_are_shown_beside_predicted_ones():
 
 
 def test_differences_of_losses_are_relative_and_of_equal_names():
-  difference = run_users_models.largest_difference
+  differences = run_users_models.differences
   one = [{"loss": 2.0, "d_loss": 0.0}, {"loss": 1.0, "d_loss": 4.0}]
   two = [{"loss": 2.0, "d_loss": 0.0}, {"loss": 1.0, "d_loss": 5.0}]
-  assert difference(one, one) == 0.0
-  assert difference(one, two) == pytest.approx(0.2)
-  assert difference(one, two[:1]) is None
-  assert difference([{"loss": math.nan}], [{"loss": math.nan}]) is None
+  assert differences(one, one) == [0.0, 0.0]
+  assert differences(one, two) == pytest.approx([0.0, 0.2])
+  assert differences(one, two[:1]) == []
+  assert differences([{"loss": math.nan}], [{"loss": math.nan}]) == []
