@@ -82,7 +82,11 @@ def main(values: flags.FlagValues) -> None:
       f"{', '.join(hub)}: keras-hub is not installed; run pip install"
       " keras-hub, or name other models in --models"
     )
-  settings = {"cluster": values.cluster, "budget_s": values.budget_s}
+  settings = {
+    "cluster": values.cluster,
+    "budget_s": values.budget_s,
+    "epochs": _EPOCHS,
+  }
   saved = lib.Rows(values.out, settings, seeds=seeds[:1])
   for name in names:
     saved.row(name, lambda name=name: in_a_process(values, name, seeds[0]))
@@ -367,7 +371,7 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     if tried:
       seconds = [each["seconds"] for each in tried if each["works"]]
       middle = f", {statistics.median(seconds):.0f} s" if seconds else ""
-      said.append(f"{_PARTS[part]}: {len(seconds)} of {len(rows)}{middle}. ")
+      said.append(f"{_PARTS[part]}: {len(seconds)} of {len(rows)}{middle}.")
   lines = []
   for name, row in rows.items():
     cells = [_cell(row.get(part, {}).get("difference")) for part in _COMPARED]
@@ -380,7 +384,9 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
   heads = ("model", "placed", *(_PARTS[part] for part in _COMPARED[1:]))
   heads += ("units", "programs run", "ops outside", "XLA lacks or refuses")
   table = lib.markdown(heads, lines)
-  return {"users_models": f"{''.join(said)}\n\n{table}\n\n{lib.caption(found)}"}
+  return {
+    "users_models": f"{' '.join(said)}\n\n{table}\n\n{lib.caption(found)}"
+  }
 
 
 def _cell(difference: float | None) -> str:

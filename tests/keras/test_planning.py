@@ -302,3 +302,22 @@ def test_the_reference_is_compiled_only_where_fit_compiles(monkeypatch):
     assert timed.pop().training
   tfplace.plan_model(at.build("dense"), FAST, **options)
   assert not timed
+
+
+@pytest.mark.parametrize(
+  ("jit_compile", "options", "why"),
+  [
+    (False, {"compile": "none"}, None),
+    (True, {"compile": "xla"}, None),
+    (True, {"compile": "none"}, "XLA, which compiles that step, draws others"),
+    (False, {"microbatches": 2}, "each microbatch draws its own"),
+  ],
+)
+def test_plans_say_where_dropout_differs(jit_compile, options, why):
+  model = at.build("dropout")
+  model.jit_compile = jit_compile
+  given = {"costs": "estimated", "strategy": "metis", "batch_size": 4}
+  plan = tfplace.plan_model(model, at.linked(2), **given, **options)
+  notes = [note for note in plan.notes if note.startswith("Dropout")]
+  text = f"Dropout has other masks than in the unplaced step: {why}."
+  assert notes == ([text] if why else [])

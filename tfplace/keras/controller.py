@@ -19,7 +19,7 @@ import tensorflow as tf
 from tfplace.errors import ExtractionError
 from tfplace.extraction import custom_gradients
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
-from tfplace.graph.microbatches import WHOLE
+from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.graph.op_graph import XLA
 from tfplace.keras import devices, state
 from tfplace.keras.devices import DeviceFunction
@@ -34,7 +34,7 @@ from tfplace.keras.trial import Trial
 from tfplace.keras.variables import PlacedVariables, built_with
 from tfplace.plan.config import AUTO
 from tfplace.plan.plan import Plan
-from tfplace.variants import op_order
+from tfplace.variants import fused_norm, op_order
 from tfplace.variants.microbatches import microbatched_step
 from tfplace.variants.recompute import recompute
 from tfplace.variants.units import calls as unit_calls
@@ -206,10 +206,19 @@ class Controller:
     return unit_of
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
-    """Returns the step to run, microbatched if the plan says so."""
-    microbatches = WHOLE if self.plan is None else self.plan.variant
+    """Returns the step to run, as the plan has it."""
     step = self._steps[kind]
-    if kind != "train" or microbatches == WHOLE:
+    if kind != "train" or self.plan is None:
+      return step
+    is_fused = fused_norm.is_named(self.plan.ops)
+    step = self._variant(step, self.plan.variant)
+    return fused_norm.fused(self._model)(step) if is_fused else step
+
+  def _variant(
+    self, step: Callable[[Any], Any], microbatches: VariantConfig
+  ) -> Callable[[Any], Any]:
+    """Returns a training step, microbatched if the plan says so."""
+    if microbatches == WHOLE:
       return step
     if microbatches.is_whole:
       return recompute.rewritten(self._model, microbatches, step)

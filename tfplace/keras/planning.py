@@ -24,9 +24,10 @@ from tfplace.keras.controller import own_steps
 from tfplace.keras.steps import KerasSource, KerasSteps
 from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.config import AUTO, SINGLE
+from tfplace.plan.config import AUTO, NONE, SINGLE
 from tfplace.plan.plan import printer
 from tfplace.variants.microbatches import microbatched_step
+from tfplace.variants.units import forming
 
 _OF_SEARCH = {
   *("strategy", "order", "dask", "costs", "max_memory", "keep_together")
@@ -164,7 +165,8 @@ class KerasPlanner:
     seconds = printer().seconds_phrase(show.seconds)
     text = f"model {model.name!r}: {seconds}"
     progress.print_or_log(text, self._verbose, logging.INFO)
-    notes = [*plan.notes, _left_out(plan)]
+    is_compiled = source.is_compiled_on(cluster)
+    notes = [*plan.notes, _left_out(plan), _other_draws(plan, is_compiled)]
     if self.is_local and not plan.one_device:
       notes.append(local_devices.shared_note(plan.devices))
     is_open = data is None and config.batch_size is None
@@ -239,6 +241,23 @@ def _left_out(plan: Plan) -> str:
   return (
     f"XLA does not compile {len(lacking)} ops, such as {op} of layer {layer!r}."
   )
+
+
+def _other_draws(plan: Plan, is_compiled: bool) -> str:
+  """Returns why random numbers are not those of the unplaced step, or "".
+
+  `is_compiled` tells whether XLA compiles the unplaced step.
+  """
+  nodes = () if plan.step is None else plan.step.graph_def.node
+  if not any(forming.is_random(node.op) for node in nodes):
+    return ""
+  if not plan.variant.is_whole:
+    why = "each microbatch draws its own"
+  elif is_compiled and plan.compile == NONE and not plan.one_device:
+    why = "XLA, which compiles that step, draws others"
+  else:
+    return ""
+  return f"Dropout has other masks than in the unplaced step: {why}."
 
 
 def _is_slower(plan: Plan) -> bool:

@@ -1,5 +1,6 @@
 """Steps of a Keras model for planning."""
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -36,9 +37,9 @@ from tfplace.plan.numeric_check import (
   smaller_batch,
 )
 from tfplace.plan.source import ModelSource
-from tfplace.plan.steps import Steps
+from tfplace.plan.steps import Steps, compiles
 from tfplace.plan.variants import in_words
-from tfplace.variants import trace_keras
+from tfplace.variants import fused_norm, trace_keras
 
 _logger = logging.getLogger("tfplace")
 # Seconds of running steps for their costs, and of one step in the numeric
@@ -50,9 +51,14 @@ _RUNS = 3  # Steps that a numeric check runs, typically.
 
 @dataclasses.dataclass
 class KerasSource(ModelSource):
-  """Source of one kind of step ("train", "test" or "predict") of a model."""
+  """Source of one kind of step ("train", "test" or "predict") of a model.
+
+  Attributes:
+    fuses: whether normalization is fused, which XLA does by itself.
+  """
 
   step: str = "train"
+  fuses: bool = False
 
   def trace(
     self,
@@ -67,14 +73,16 @@ class KerasSource(ModelSource):
     sample, batch_size = None, batch_size or self.batch_size
     if self.sample is not None:
       sample = _sample(self.model, self.sample, batch_size, self.step)
-    return trace_keras(
-      self.model,
-      batch_size,
-      kind=self.step,
-      sample=sample,
-      on_stage=on_stage,
-      microbatches=variant,
-    )
+    model = self.model
+    with fused_norm.fused(model) if self.fuses else contextlib.nullcontext():
+      return trace_keras(
+        model,
+        batch_size,
+        kind=self.step,
+        sample=sample,
+        on_stage=on_stage,
+        microbatches=variant,
+      )
 
   def is_compiled_on(self, cluster: Cluster) -> bool:
     """Returns whether Keras compiles the model's steps on such devices."""
@@ -97,7 +105,10 @@ class KerasSteps(Steps):
     config: PlanConfig,
     is_local: bool,
   ) -> None:
-    super().__init__(source, cluster, config)
+    # CPUs gain 10%, too little for losses that differ by rounding.
+    has_gpus = not all(device.is_cpu for device in cluster.devices)
+    fuses = has_gpus and not compiles(source, cluster, config)
+    super().__init__(dataclasses.replace(source, fuses=fuses), cluster, config)
     self.is_local = is_local
     self._model = source.model
     self._measured: bool | None = None  # None until the first costs are known.
