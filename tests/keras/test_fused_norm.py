@@ -14,6 +14,7 @@ import tfplace
 from tests.testing import placed_models as at
 from tests.testing.clusters import linked
 from tfplace.graph import Device
+from tfplace.graph.units import format_us
 from tfplace.variants import fused_norm
 
 # Only steps on GPUs are fused; these are CPUs that are said to be some.
@@ -123,4 +124,10 @@ def test_steps_with_xla_or_on_cpus_keep_the_ops_of_keras():
     assert not fused_norm.is_named(plan.ops)
   plan = tfplace.plan_model(model, GPUS, **OPTIONS)
   assert fused_norm.is_named(plan.ops)
+  graph = tfplace.extract(model, GPUS, batch_size=8, compile="none")
+  single = tfplace.place(tfplace.Problem(graph, GPUS), "single")
+  time = format_us(single.evaluation.step_time_us)
+  assert (
+    f"With Keras' own normalization, one device takes {time}." in plan.notes
+  )
   assert all("call" not in vars(layer) for layer in model.layers)

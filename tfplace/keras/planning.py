@@ -26,6 +26,7 @@ from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, NONE, SINGLE
 from tfplace.plan.plan import printer
+from tfplace.variants import fused_norm
 from tfplace.variants.microbatches import microbatched_step
 from tfplace.variants.units import forming
 
@@ -167,6 +168,8 @@ class KerasPlanner:
     progress.print_or_log(text, self._verbose, logging.INFO)
     is_compiled = source.is_compiled_on(cluster)
     notes = [*plan.notes, _left_out(plan), _other_draws(plan, is_compiled)]
+    if fused_norm.is_named(plan.ops):
+      notes.append(steps.unfused_note(show))
     if self.is_local and not plan.one_device:
       notes.append(local_devices.shared_note(plan.devices))
     is_open = data is None and config.batch_size is None

@@ -23,6 +23,7 @@ from tfplace.graph.microbatches import (
 )
 from tfplace.graph.problem import Problem
 from tfplace.graph.progress import Progress, silent
+from tfplace.graph.units import format_us
 from tfplace.keras import layer_groups, state
 from tfplace.plan import (
   PlanConfig,
@@ -36,6 +37,7 @@ from tfplace.plan.numeric_check import (
   skip_reason,
   smaller_batch,
 )
+from tfplace.plan.search import on_one_device
 from tfplace.plan.source import ModelSource
 from tfplace.plan.steps import Steps, compiles
 from tfplace.plan.variants import in_words
@@ -169,6 +171,23 @@ class KerasSteps(Steps):
       return None
     with show("measuring", " the unplaced step with XLA"):
       return local_step.compiled_us(self._whole or self.source.trace())
+
+  def unfused_note(self, show: Stages) -> str:
+    """Says how long the whole step with Keras' ops takes on one device.
+
+    Returns:
+      "" if costs are measured, or no device holds the step.
+    """
+    if self._measured:
+      return ""
+    with show("estimate", " of the step without fused normalization"):
+      traced = dataclasses.replace(self.source, fuses=False).trace()
+      graph = cost.op_graph(traced, self.cluster, cost_model=self.config.costs)
+      single = on_one_device(Problem(graph, self.cluster), self.config.seed)
+    if single is None:
+      return ""
+    time = format_us(single.evaluation.step_time_us)
+    return f"With Keras' own normalization, one device takes {time}."
 
   def compare(
     self, step: StepVariant, variant: VariantConfig, show: Stages
