@@ -10,8 +10,9 @@ from tfplace.learned import features
 from tfplace.training.libraries import tfgnn
 
 NODES = "decisions"
-FEEDS = "feeds"  # link from producer to consumer
-FED_BY = "fed_by"  # the same link in the other direction
+# TF-GNN concatenates messages in the order of these names.
+FEEDS = "feeds"  # Link from producer to consumer.
+FED_BY = "is_fed_by"  # The same link in the other direction.
 DIRECTIONS = (FEEDS, FED_BY)
 
 
@@ -49,28 +50,20 @@ class MaxPoolConv(tfgnn.keras.layers.AnyToAnyConvolutionBase):
     return pool_to_receiver(message, reduce_type="max_no_inf")
 
 
-class NextState(tf.keras.layers.Layer):
-  """LN(h + relu(W [h, pooled in, pooled out])), the update of GraphSAGE."""
-
-  def __init__(self, units: int) -> None:
-    super().__init__()
-    self._dense = tf.keras.layers.Dense(units, activation="relu")
-    self._norm = tf.keras.layers.LayerNormalization()
-
-  def call(self, inputs: tuple[Any, ...]) -> tf.Tensor:
-    """Maps [N, units] states and pooled messages to [N, units]."""
-    state, messages, _ = inputs
-    joined = tf.concat([state, *messages.values()], axis=-1)
-    return self._norm(state + self._dense(joined))
-
-
 def sage_layer(units: int) -> tf.keras.layers.Layer:
-  """Builds one round of message passing in both edge directions."""
+  """Builds one round of message passing in both edge directions.
+
+  The next state is LN(h + relu(W [h, pooled in, pooled out])).
+  """
+  next_state = tfgnn.keras.layers.ResidualNextState(
+    tf.keras.layers.Dense(units, activation="relu"),
+    activation=tf.keras.layers.LayerNormalization(),
+  )
   return tfgnn.keras.layers.GraphUpdate(
     node_sets={
       NODES: tfgnn.keras.layers.NodeSetUpdate(
         {direction: MaxPoolConv(units) for direction in DIRECTIONS},
-        NextState(units),
+        next_state,
       )
     }
   )
