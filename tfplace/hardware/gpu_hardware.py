@@ -66,67 +66,81 @@ def gpu_hardware(device: str, described: Mapping[str, Any]) -> GpuHardware:
   Raises:
     ProblemError: a field is missing or has a value that it cannot have.
   """
-
-  def refusal(message: str) -> ProblemError:
-    return ProblemError(f"device {device!r}: {message}", device=device)
-
-  def positive(field: str, value: Any) -> float:
-    number = _number(value)
-    if not number > 0:
-      raise refusal(
-        f"{field} of its hardware must be a number above 0, not {shown(value)}"
-      )
-    return number
-
-  def number(field: str, default: float | None = None) -> float:
-    return positive(field, described.get(field, default))
-
-  text = (described.get("environment") or {}).get("architecture")
-  architecture = _number(text)
-  if not 1 <= architecture < 100:
-    raise refusal(
-      f"architecture of its hardware is {shown(text)}; it must be the compute"
-      ' capability, such as "8.6"'
-    )
-  said = described.get("peak_gflops", {})
-  if not isinstance(said, Mapping):
-    raise refusal(
-      f"peak_gflops of its hardware is {shown(said)}; it must be an object"
-      f" with keys of {', '.join(PRECISIONS)}"
-    )
-  for name in said:
-    if name not in PRECISIONS:
-      raise refusal(
-        f"peak_gflops of its hardware has the unknown precision {shown(name)};"
-        f" choose from {', '.join(PRECISIONS)}"
-      )
-  peaks = {
-    name: positive(f"peak_gflops of {name}", value)
-    for name, value in said.items()
-  }
-  peak = peaks.get("fp32")
-  if peak is None:
-    clock, lanes = number("frequency"), lanes_per_core(architecture)
-    peak = 2e-3 * number("num_cores") * lanes * clock
-  peaks = {"fp32": peak, **(peaks or _tensor_peaks(architecture, peak))}
-  bandwidth = number("bandwidth") * 1e-3  # from KB/s
-  memory_type = described.get(
-    "memory_type", "gddr" if bandwidth < _GDDR_BYTES_PER_US else "hbm"
-  )
+  read = _Description(device, described)
+  architecture = read.architecture()
+  bandwidth = read.number("bandwidth") * 1e-3  # from KB/s
+  usual = "gddr" if bandwidth < _GDDR_BYTES_PER_US else "hbm"
+  memory_type = described.get("memory_type", usual)
   if memory_type not in MEMORY_TYPES:
-    raise refusal(
+    raise read.refusal(
       f"memory_type of its hardware is {shown(memory_type)}; choose from"
       f" {', '.join(MEMORY_TYPES)}"
     )
   return GpuHardware(
     architecture,
-    int(number("multiprocessors", described.get("num_cores"))),
-    {name: gflops * 1e3 for name, gflops in peaks.items()},
+    int(read.number("multiprocessors", described.get("num_cores"))),
+    {name: 1e3 * gf for name, gf in read.peak_gflops(architecture).items()},
     bandwidth,
-    number("l2_cache_size", _L2_BYTES),
-    number("power_watts", math.inf),
+    read.number("l2_cache_size", _L2_BYTES),
+    read.number("power_watts", math.inf),
     memory_type,
   )
+
+
+class _Description:
+  """Fields of a described GPU; reading an invalid one raises ProblemError."""
+
+  def __init__(self, device: str, fields: Mapping[str, Any]) -> None:
+    self._device, self._fields = device, fields
+
+  def refusal(self, message: str) -> ProblemError:
+    text = f"device {self._device!r}: {message}"
+    return ProblemError(text, device=self._device)
+
+  def number(self, field: str, default: float | None = None) -> float:
+    return self._positive(field, self._fields.get(field, default))
+
+  def _positive(self, field: str, value: Any) -> float:
+    number = _number(value)
+    if not number > 0:
+      raise self.refusal(
+        f"{field} of its hardware must be a number above 0, not {shown(value)}"
+      )
+    return number
+
+  def architecture(self) -> float:
+    text = (self._fields.get("environment") or {}).get("architecture")
+    number = _number(text)
+    if not 1 <= number < 100:
+      raise self.refusal(
+        f"architecture of its hardware is {shown(text)}; it must be the compute"
+        ' capability, such as "8.6"'
+      )
+    return number
+
+  def peak_gflops(self, architecture: float) -> dict[str, float]:
+    """Returns the peak by precision; what is absent follows from others."""
+    given = self._fields.get("peak_gflops", {})
+    if not isinstance(given, Mapping):
+      raise self.refusal(
+        f"peak_gflops of its hardware is {shown(given)}; it must be an object"
+        f" with keys of {', '.join(PRECISIONS)}"
+      )
+    for name in given:
+      if name not in PRECISIONS:
+        raise self.refusal(
+          "peak_gflops of its hardware has the unknown precision"
+          f" {shown(name)}; choose from {', '.join(PRECISIONS)}"
+        )
+    peaks = {
+      name: self._positive(f"peak_gflops of {name}", value)
+      for name, value in given.items()
+    }
+    peak = peaks.get("fp32")
+    if peak is None:
+      clock, lanes = self.number("frequency"), lanes_per_core(architecture)
+      peak = 2e-3 * self.number("num_cores") * lanes * clock
+    return {"fp32": peak, **(peaks or _tensor_peaks(architecture, peak))}
 
 
 def lanes_per_core(architecture: float) -> int:
