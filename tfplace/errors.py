@@ -5,10 +5,7 @@ message is one sentence that names the thing and its value.
 """
 
 import reprlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-  from tfplace.graph.evaluation import Evaluation
+from typing import Any
 
 MOST_SHOWN = 120  # characters of one value in a message
 
@@ -71,8 +68,9 @@ class InfeasibleError(TfplaceError):
       that was found, or for `op`. None where nothing could be run, and where
       several devices are proven to lack memory together.
     num_bytes: what that device lacks, or those together.
-    evaluation: of the nearest placement that was found, the one with the fewest
-      bytes too many on all devices together; None where it is a proof.
+    evaluation: the `Evaluation` of the nearest placement that was found, the
+      one with the fewest bytes too many on all devices together; None where it
+      is a proof.
   """
 
   def __init__(
@@ -82,7 +80,7 @@ class InfeasibleError(TfplaceError):
     op: str | None = None,
     device: str | None = None,
     num_bytes: float | None = None,
-    evaluation: "Evaluation | None" = None,
+    evaluation: Any = None,
   ) -> None:
     super().__init__(message, op=op, device=device, num_bytes=num_bytes)
     self.evaluation = evaluation

@@ -32,7 +32,7 @@ def chain_files(tmp_path, microbatches=(None, None)):
   paths = {x: str(tmp_path / f"{x}.json") for x in ("graph", "cluster", "plan")}
   formats.save_graph(graph, paths["graph"])
   formats.save_cluster(cluster, paths["cluster"])
-  placement.save(paths["plan"])
+  formats.save_placement(placement, paths["plan"])
   return [
     f"--graph={paths['graph']}",
     f"--cluster={paths['cluster']}",

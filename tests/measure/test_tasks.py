@@ -11,7 +11,7 @@ from tests.testing import task_commands
 from tests.testing.clusters import linked
 from tests.testing.served_workers import Served
 from tests.testing.slow import SLOW
-from tfplace import cost
+from tfplace import cost, formats
 from tfplace.bin import worker
 from tfplace.errors import MeasurementError
 from tfplace.extraction import trace_graph_def
@@ -37,7 +37,7 @@ def arguments(tmp_path_factory):
     cost.op_graph(trace_graph_def(str(model)), cluster), cluster
   )
   on = [int(name == "product") for name in problem.graph.names]
-  Placement(problem, on).save(folder / "p.json")
+  formats.save_placement(Placement(problem, on), folder / "p.json")
   return [f"--graph_def={model}", f"--placement={folder / 'p.json'}"]
 
 

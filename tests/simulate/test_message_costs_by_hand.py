@@ -1,6 +1,7 @@
 """Communication overhead on the endpoint devices (rule 3), by hand."""
 
 from tests.testing.small_steps_by_hand import cluster_of, op, simulate, starts
+from tfplace.simulate import critical_path
 
 
 class TestSendsAndReceives:
@@ -111,7 +112,9 @@ class TestSendsAndReceives:
       [1, 0, 1, 1],
       cluster_of(2, recv_us=1.0, recv_us_per_byte=0.5),
     )
-    assert [(p.kind, p.index, p.waited_for) for p in s.critical_path] == [
+    assert [
+      (p.kind, p.index, p.waited_for) for p in critical_path.segments(s)
+    ] == [
       ("op", 2, "begin"),
       ("receive", 0, "device"),
       ("op", 3, "device"),

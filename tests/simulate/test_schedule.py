@@ -10,7 +10,7 @@ from tests.testing.reference import Reference
 from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
-from tfplace.simulate import Simulator
+from tfplace.simulate import Simulator, critical_path
 
 
 def small_schedule():
@@ -54,7 +54,7 @@ def test_memory_curve_by_hand():
 
 def test_critical_path_by_hand():
   # b's transfer waits for the channel that a's holds until 8.
-  path = small_schedule().critical_path
+  path = critical_path.segments(small_schedule())
   assert [(s.kind, s.index, s.waited_for) for s in path] == [
     ("op", 0, "begin"),
     ("transfer", 0, "input"),
@@ -85,7 +85,7 @@ def test_curves_and_paths_of_random_schedules(seed, make):
 
 def assert_path_is_tight(s):
   """Each segment starts exactly when the one before lets it."""
-  path = s.critical_path
+  path = critical_path.segments(s)
   if not path:
     assert s.placement.problem.graph.num_ops == 0
     return

@@ -1,7 +1,9 @@
 """Imports that are allowed between packages."""
 
-# Folder -> folders of tfplace that it imports, besides `errors` and `lazy`. A
-# permission that nobody uses is refused, too.
+# Modules that every folder may import.
+ANYWHERE = {"errors", "lazy", "version"}
+# Folder -> folders of tfplace that it imports. A permission that nobody uses is
+# refused, too.
 ALLOWED = {
   "graph": set(),
   "hardware": {"graph"},

@@ -1,21 +1,21 @@
-"""Checks of the values of an `OpGraph`, with errors that name the element."""
+"""Checks of the values of an `OpGraph`, with errors that name the element.
+
+`OpGraph` calls them, so `graph` has no type here.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from tfplace.errors import FormatError, shown
 from tfplace.graph.argument_checks import MAX_SUMMAND, check_name, check_summand
 
-if TYPE_CHECKING:
-  from tfplace.graph.op_graph import OpGraph
-
 MAX_MICROBATCHES = 1_000_000
 
 
-def check_graph(graph: "OpGraph") -> None:
+def check_graph(graph: Any) -> None:
   """Raises FormatError for the first invalid value; see `OpGraph`."""
   ops, outputs = graph.num_ops, len(graph.output_bytes)
   for field, dtype, length in (
@@ -30,11 +30,13 @@ def check_graph(graph: "OpGraph") -> None:
     ("edge_output", np.int32, graph.num_edges),
     ("edge_dst", np.int32, graph.num_edges),
   ):
-    _check_array(graph, field, getattr(graph, field), dtype, length)
+    _check_array(
+      f"graph {graph.name!r}: {field}", getattr(graph, field), dtype, length
+    )
   for field in ("time_us", "peak_us"):
     for kind, values in getattr(graph, field).items():
       name = f"{field}[{shown(kind)}]"
-      _check_array(graph, name, values, np.float64, ops)
+      _check_array(f"graph {graph.name!r}: {name}", values, np.float64, ops)
       # NaN marks ops that the kind cannot run.
       _check_values(graph, name, values, may_lack=field == "time_us")
   _check_names(graph)
@@ -68,17 +70,17 @@ def check_graph(graph: "OpGraph") -> None:
 
 
 def _check_array(
-  graph: "OpGraph", field: str, array: np.ndarray, dtype: type, length: int
+  what: str, array: np.ndarray, dtype: type, length: int
 ) -> None:
   if array.dtype != dtype or array.shape != (length,):
     raise FormatError(
-      f"graph {graph.name!r}: {field} is {array.dtype} {array.shape}, not"
+      f"{what} is {array.dtype} {array.shape}, not"
       f" {np.dtype(dtype)} ({length},)"
     )
 
 
 def _check_values(
-  graph: "OpGraph", field: str, values: np.ndarray, may_lack: bool = False
+  graph: Any, field: str, values: np.ndarray, may_lack: bool = False
 ) -> None:
   bad = ~(_is_valid(values) | (np.isnan(values) & may_lack))
   if bad.any():
@@ -90,11 +92,11 @@ def _is_valid(values: np.ndarray) -> np.ndarray:
   return (values >= 0) & (values <= MAX_SUMMAND)
 
 
-def _element(graph: "OpGraph", op: int) -> str:
+def _element(graph: Any, op: int) -> str:
   return f"ops[{op}] {graph.names[op]!r}"
 
 
-def _check_names(graph: "OpGraph") -> None:
+def _check_names(graph: Any) -> None:
   check_name(graph.name, "name")
   for field, names in (
     ("ops", graph.names),
@@ -118,7 +120,7 @@ def check_unique(names: Sequence[str]) -> None:
     raise FormatError(f"ops[{at}]: duplicate name {name!r}", op=name)
 
 
-def _check_edges(graph: "OpGraph") -> None:
+def _check_edges(graph: Any) -> None:
   src, output, dst = graph.edge_src, graph.edge_output, graph.edge_dst
   for ops in (src, dst):
     bad = (ops < 0) | (ops >= graph.num_ops)
@@ -142,7 +144,7 @@ def _check_edges(graph: "OpGraph") -> None:
     _raise_cycle(graph, order)
 
 
-def _raise_cycle(graph: "OpGraph", order: np.ndarray) -> None:
+def _raise_cycle(graph: Any, order: np.ndarray) -> None:
   """Walks backward among the unsorted ops until one repeats."""
   offsets, edges = graph.in_csr
   missing = np.ones(graph.num_ops, bool)

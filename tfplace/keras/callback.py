@@ -241,7 +241,9 @@ class PlacementCallback(keras.callbacks.Callback):
         logging.WARNING,
       )
 
-    self._controller.trial.start(plan, first_step_failed)
+    before = self._plan
+    assert before is not None  # `_review`
+    self._controller.trial.start(before, plan, first_step_failed)
     self._plan = self._controller.plan
     self._before = run
     self._clock.restart(is_traced=True)

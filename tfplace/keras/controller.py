@@ -67,7 +67,7 @@ class Controller:
     self.plan: Plan | None = None
     self._model = model
     self._planner = planner
-    self.trial = Trial(model, self)
+    self.trial = Trial(model, self.replace_plan)
     self._variables = PlacedVariables(model)
     self._busy = False
     self._logged: set[str] = set()

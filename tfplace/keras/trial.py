@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -10,19 +10,24 @@ import tensorflow as tf
 from tfplace.keras import state
 from tfplace.plan.plan import Plan
 
-if TYPE_CHECKING:
-  from tfplace.keras.controller import Controller
-
 
 class Trial:
   """Trial of a plan, after which the previous one may come back."""
 
-  def __init__(self, model: keras.Model, controller: "Controller") -> None:
+  def __init__(
+    self, model: keras.Model, put_in_force: Callable[[Plan], None]
+  ) -> None:
+    """Takes the function that puts a plan in force between two steps."""
     self._model = model
-    self._controller = controller
+    self._put_in_force = put_in_force
     self._previous: Plan | None = None  # None outside of a trial.
 
-  def start(self, plan: Plan, on_failure: Callable[[Exception], None]) -> None:
+  def start(
+    self,
+    previous: Plan,
+    plan: Plan,
+    on_failure: Callable[[Exception], None],
+  ) -> None:
     """Puts another plan in force unless its first training step fails.
 
     Then the previous plan and the values of all variables come back, and `fit`
@@ -31,14 +36,14 @@ class Trial:
     interrupted or fails.
 
     Args:
-      plan: plan of the training step; another one is in force.
+      previous: plan in force.
+      plan: other plan of the training step.
       on_failure: called with the error of the first step.
 
     Raises:
       Exception: the plan cannot be put in force; the previous one is.
     """
-    previous, values = self._controller.plan, state.values(self._model)
-    assert previous is not None
+    values = state.values(self._model)
 
     def restore() -> None:
       self._previous = previous
@@ -46,7 +51,7 @@ class Trial:
       state.assign(values)
 
     try:
-      self._controller.replace_plan(plan)
+      self._put_in_force(plan)
     except BaseException:
       restore()
       raise
@@ -57,7 +62,7 @@ class Trial:
     """Keeps the plan in force, or the one before the trial, if any."""
     previous, self._previous = self._previous, None
     if previous is not None and not is_kept:
-      self._controller.replace_plan(previous)
+      self._put_in_force(previous)
 
   def guarded(self, fit: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a `fit` that takes a trial back when it fails."""

@@ -96,7 +96,7 @@ class PathSummary:
 
 def summarize_path(schedule: Schedule) -> PathSummary:
   """Summarizes the critical path of a simulated step."""
-  path, layers = schedule.critical_path, layers_of(schedule)
+  path, layers = critical_path.segments(schedule), layers_of(schedule)
   computed_us, short = compute_end_us(schedule), device_names(schedule)
   sums: dict[tuple[str, int], np.ndarray] = {}
   layer_us = np.zeros((len(layers.names), len(short)))

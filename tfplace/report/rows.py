@@ -7,9 +7,7 @@ import numpy as np
 
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.placement import Placement
-from tfplace.simulate import Schedule, Segment, Simulator
-from tfplace.simulate.critical_path import OP as OP_SEGMENT
-from tfplace.simulate.critical_path import TRANSFER as TRANSFER_SEGMENT
+from tfplace.simulate import Schedule, Segment, Simulator, critical_path
 
 
 def short_names(names: Sequence[str]) -> list[str]:
@@ -173,20 +171,19 @@ def transfer_name(schedule: Schedule, transfer: int) -> str:
 
 def segment_row(schedule: Schedule, segment: Segment) -> tuple[str, int]:
   """Returns the kind and index of the row that holds a path segment."""
-  if segment.kind == OP_SEGMENT:
+  if segment.kind == critical_path.OP:
     return DEVICE, int(schedule.placement.devices[segment.index])
-  if segment.kind == TRANSFER_SEGMENT:
+  if segment.kind == critical_path.TRANSFER:
     return LINK, int(schedule.transfers.channel[segment.index])
   return DEVICE, int(schedule.transfers.dst[segment.index])
 
 
-def critical_ends_us(schedule: Schedule) -> list[float]:
-  """Returns the end of each segment of the critical path.
+def critical_ends_us(path: Sequence[Segment]) -> list[float]:
+  """Returns the end of each segment of a critical path.
 
   A segment ends when the next one starts, if not before: a channel starts its
   next transfer before the previous one has arrived.
   """
-  path = schedule.critical_path
   following = [segment.start_us for segment in path[1:]]
   ends = [segment.end_us for segment in path]
   return [*map(min, ends, following), *ends[-1:]]
@@ -196,8 +193,8 @@ def _critical_spans(
   schedule: Schedule,
 ) -> dict[tuple[str, int], list[tuple[float, float]]]:
   result: dict[tuple[str, int], list[tuple[float, float]]] = {}
-  ends_us = critical_ends_us(schedule)
-  for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
+  path = critical_path.segments(schedule)
+  for segment, end_us in zip(path, critical_ends_us(path), strict=True):
     row = segment_row(schedule, segment)
     result.setdefault(row, []).append((segment.start_us, end_us))
   return result

@@ -130,7 +130,8 @@ def _origin(graph: OpGraph, op: int) -> Event:
 
 def _ops(schedule: Schedule) -> Iterator[Event]:
   graph = schedule.placement.problem.graph
-  critical = {s.index for s in schedule.critical_path if s.kind == "op"}
+  path = critical_path.segments(schedule)
+  critical = {s.index for s in path if s.kind == critical_path.OP}
   sizes, ends_us = graph.op_output_bytes, compute_end_us(schedule)
   for op, device in enumerate(schedule.placement.devices.tolist()):
     args = {
@@ -174,8 +175,8 @@ def _transfers(schedule: Schedule) -> Iterator[Event]:
 
 def _critical_path(schedule: Schedule) -> Iterator[Event]:
   names = schedule.placement.problem.graph.names
-  ends_us = critical_ends_us(schedule)
-  for segment, end_us in zip(schedule.critical_path, ends_us, strict=True):
+  path = critical_path.segments(schedule)
+  for segment, end_us in zip(path, critical_ends_us(path), strict=True):
     if segment.kind == critical_path.OP:
       name = names[segment.index]
     else:

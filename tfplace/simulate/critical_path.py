@@ -6,12 +6,10 @@ that ends with the last op. It is not a bound.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-  from tfplace.simulate.schedule import Schedule
+from tfplace.simulate.schedule import Schedule
 
 OP, TRANSFER, RECEIVE = "op", "transfer", "receive"  # Kinds of segments.
 INPUT = "input"  # Started when its last input arrived or its output was ready.
@@ -43,7 +41,7 @@ class Segment:
   waited_for: str
 
 
-def critical_path(schedule: "Schedule") -> tuple[Segment, ...]:
+def segments(schedule: Schedule) -> tuple[Segment, ...]:
   """Returns the critical path from the start of the step to its last end.
 
   If an input arrives at the same time as the device or channel becomes free,
@@ -60,7 +58,7 @@ Step = tuple[str, int]  # Kind and index of a segment.
 class _Walk:
   """Walks a schedule backward, from each start to the event that allowed it."""
 
-  def __init__(self, schedule: "Schedule") -> None:
+  def __init__(self, schedule: Schedule) -> None:
     self.schedule = schedule
     self.devices = schedule.placement.devices
     sent = schedule.transfers

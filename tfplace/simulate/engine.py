@@ -151,7 +151,7 @@ def simulate(
           end = _start_op(tables, devices, work, node, device, now)
           least = end + tables.ops[node].tail_us
           if is_limited:
-            least = max(least, end + _still(tables, work, node, device))
+            least = max(least, end + _remaining_us(tables, work, node, device))
           # NaN, for an op that cannot run here, also ends the simulation.
           if not least <= limit:
             return np.inf
@@ -218,7 +218,9 @@ def _occupied_us(tables: Tables, op: Index, device: Index) -> float:
 
 
 @inlined
-def _still(tables: Tables, work: Workspace, op: Index, device: Index) -> float:
+def _remaining_us(
+  tables: Tables, work: Workspace, op: Index, device: Index
+) -> float:
   """Subtracts the started op from its device's remaining work.
 
   Returns the least time from its end to the end of the device's last op.

@@ -14,7 +14,6 @@ import numpy as np
 from tfplace.graph.paths import transfers
 from tfplace.graph.placement import Placement
 from tfplace.simulate import engine
-from tfplace.simulate.critical_path import Segment, critical_path
 from tfplace.simulate.links import receive_us, send_us, transfer_ends
 from tfplace.simulate.tables import Tables
 from tfplace.simulate.workspace import TRANSFERS, Workspace
@@ -58,6 +57,7 @@ class MemoryBlocks(NamedTuple):
 def memory_blocks(
   tables: Tables,
   devices: np.ndarray,
+  *,
   op_start_us: np.ndarray,
   op_end_us: np.ndarray,
   sent: "Transfers",
@@ -233,11 +233,6 @@ class Schedule:
     transfer_of[is_sent] = number[transfer_of[is_sent]]
     return transfer_of
 
-  @functools.cached_property
-  def critical_path(self) -> tuple[Segment, ...]:
-    """Chain of ops and transfers that ends with the last op."""
-    return critical_path(self)
-
 
 def make_schedule(
   placement: Placement, tables: Tables, work: Workspace
@@ -249,15 +244,15 @@ def make_schedule(
   computed = start + placement.problem.time_us[np.arange(len(devices)), devices]
   first, count = tables.num_ops, int(work.counts[TRANSFERS])
   key = work.nodes["key"][first : first + count]
-  sent, end = _transfers(placement, tables, work, key, computed)
+  sent, end = _transfers(placement, tables, work, key=key, computed=computed)
   blocks = memory_blocks(
     tables,
     devices,
-    start,
-    end,
-    sent,
-    key,
-    placement.problem.graph.temp_bytes,
+    op_start_us=start,
+    op_end_us=end,
+    sent=sent,
+    transfer_key=key,
+    temp_bytes=placement.problem.graph.temp_bytes,
   )
   return Schedule(
     placement=placement,
@@ -276,6 +271,7 @@ def _transfers(
   placement: Placement,
   tables: Tables,
   work: Workspace,
+  *,
   key: np.ndarray,
   computed: np.ndarray,
 ) -> tuple[Transfers, np.ndarray]:

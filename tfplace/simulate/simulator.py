@@ -68,6 +68,13 @@ class Simulator:
     batch = self.run(self._checked(placements))
     return [self._evaluation(batch, row) for row in range(len(batch[0]))]
 
+  def step_times(
+    self, devices: np.ndarray, limit_us: float = np.inf
+  ) -> np.ndarray:
+    """See `Evaluator`."""
+    batch = self.run(devices, limit_us)
+    return np.where(batch.feasible, batch.step_time_us, np.inf)
+
   def run(
     self,
     devices: np.ndarray,
