@@ -11,7 +11,7 @@ TOGETHER = np.array([0, 1, 0], np.int32)
 
 @pytest.mark.parametrize("groupings", [(), (TOGETHER,)])
 def test_each_decision_has_the_distribution_of_the_policy(groupings):
-  drawn = sample(LOGITS, 20_000, np.random.default_rng(0), groupings)
+  drawn = sample(LOGITS, 20_000, np.random.default_rng(0), groupings=groupings)
   for decision, row in enumerate(np.exp(LOGITS)):
     found = np.bincount(drawn[:, decision], minlength=3) / 20_000
     # Standard error at most 0.0036.
@@ -20,7 +20,9 @@ def test_each_decision_has_the_distribution_of_the_policy(groupings):
 
 def test_decisions_of_a_cluster_move_together_and_others_do_not():
   alone = sample(LOGITS, 2_000, np.random.default_rng(1))
-  together = sample(LOGITS, 2_000, np.random.default_rng(1), (TOGETHER,))
+  together = sample(
+    LOGITS, 2_000, np.random.default_rng(1), groupings=(TOGETHER,)
+  )
   # Decisions 0 and 2 have the same logits. Alone they agree with probability
   # .7^2 + .2^2 + .1^2 = .54.
   assert (together[:, 0] == together[:, 2]).all()
@@ -29,7 +31,9 @@ def test_decisions_of_a_cluster_move_together_and_others_do_not():
 
 def test_draws_are_divided_among_temperatures():
   half = 20_000
-  drawn = sample(LOGITS, 2 * half, np.random.default_rng(5), (), (1.0, 5.0))
+  drawn = sample(
+    LOGITS, 2 * half, np.random.default_rng(5), temperatures=(1.0, 5.0)
+  )
   hot = np.exp(LOGITS / 5.0)
   hot /= hot.sum(axis=1, keepdims=True)
   for part, expected in ((drawn[:half], np.exp(LOGITS)), (drawn[half:], hot)):

@@ -6,6 +6,7 @@ times of ops, as `OpCosts`.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -27,6 +28,19 @@ class Evaluator(Protocol):
     self, placements: np.ndarray | Sequence[Placement]
   ) -> list[Evaluation]:
     """Evaluates [batch, num_ops] device indices or `Placement`s, in order."""
+
+  def step_times(
+    self, devices: np.ndarray, limit_us: float = math.inf
+  ) -> np.ndarray:
+    """Returns the [batch] step times of [batch, num_ops] device indices.
+
+    A placement that does not fit, or is slower than the limit, takes infinitely
+    long. A simulator does not check the indices, and stops at the limit.
+    """
+    times_us = np.array(
+      [e.step_time_us if e.feasible else np.inf for e in self.evaluate(devices)]
+    )
+    return np.where(times_us <= limit_us, times_us, np.inf)
 
 
 class Placer(Protocol):

@@ -2,15 +2,12 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from tfplace.graph.problem import Problem
-from tfplace.graph.protocols import Evaluator
 from tfplace.placers.dask_workers import Workers
 from tfplace.simulate import Simulator
-from tfplace.simulate.simulator import Batch
 
 _THREADS = 2  # Of a simulator, as many as cores per local worker.
 
@@ -19,6 +16,7 @@ def sample(
   logits: np.ndarray,
   number: int,
   rng: np.random.Generator,
+  *,
   groupings: Sequence[np.ndarray] = (),
   temperatures: Sequence[float] = (1.0,),
 ) -> np.ndarray:
@@ -27,9 +25,14 @@ def sample(
   Args:
     groupings, temperatures: See `shared_noise`.
   """
-  count, devices = logits.shape
-  noise = shared_noise(rng, number, count, devices, groupings, temperatures)
-  result = np.empty((number, count), np.int32)
+  noise = shared_noise(
+    rng,
+    number,
+    logits.shape,
+    groupings=groupings,
+    temperatures=temperatures,
+  )
+  result = np.empty((number, len(logits)), np.int32)
   for row, row_noise in zip(result, noise, strict=True):
     row[:] = (logits + row_noise).argmax(axis=-1)
   return result
@@ -38,16 +41,15 @@ def sample(
 def shared_noise(
   rng: np.random.Generator,
   number: int,
-  count: int,
-  devices: int,
+  shape: tuple[int, ...],
+  *,
   groupings: Sequence[np.ndarray] = (),
   temperatures: Sequence[float] = (1.0,),
 ) -> Iterator[np.ndarray]:
-  """Yields `number` arrays [count, devices] of float32 Gumbel noise.
+  """Yields `number` arrays of float32 Gumbel noise.
 
   Args:
-    count: Decisions per placement, N.
-    devices: Devices per decision.
+    shape: [N, D] decisions per placement, and devices per decision.
     groupings: Groupings, each [N], which placements use in turn. Decisions of
       one group get the same noise. They move together, yet each follows the
       distribution of the policy.
@@ -56,8 +58,8 @@ def shared_noise(
   """
   for row in range(number):
     grouping = groupings[row % len(groupings)] if groupings else None
-    size = count if grouping is None else int(grouping.max(initial=0)) + 1
-    noise = rng.gumbel(size=(size, devices)).astype(np.float32)
+    size = shape[0] if grouping is None else int(grouping.max(initial=0)) + 1
+    noise = rng.gumbel(size=(size, *shape[1:])).astype(np.float32)
     noise *= np.float32(temperatures[row * len(temperatures) // number])
     yield noise if grouping is None else noise[grouping]
 
@@ -65,17 +67,16 @@ def shared_noise(
 def decoding_noise(
   rng: np.random.Generator,
   samples: int,
-  steps: int,
-  devices: int,
+  shape: tuple[int, ...],
   groupings: Sequence[np.ndarray] = (),
 ) -> np.ndarray:
-  """Samples [1 + samples, steps, devices] float32 decoding noise.
+  """Samples [1 + samples, *shape] float32 decoding noise.
 
   The first row is zeros, which decodes the most probable placement. The others
   are `shared_noise`.
   """
-  noise = np.zeros((samples + 1, steps, devices), np.float32)
-  noises = shared_noise(rng, samples, steps, devices, groupings)
+  noise = np.zeros((samples + 1, *shape), np.float32)
+  noises = shared_noise(rng, samples, shape, groupings=groupings)
   for row, row_noise in zip(noise[1:], noises, strict=True):
     row[:] = row_noise
   return noise
@@ -98,20 +99,8 @@ def greedy_and_samples(
   return np.stack(rows).astype(np.int32)
 
 
-def step_times(evaluator: Evaluator, devices: np.ndarray) -> np.ndarray:
-  """Maps [B, num_ops] devices to [B] step times, infinite if infeasible."""
-  run = getattr(evaluator, "run", None)
-  if run is not None:  # The simulator's batch call skips checks and reports.
-    batch = run(np.ascontiguousarray(devices, np.int32))
-    return np.where(batch.feasible, batch.step_time_us, np.inf)
-  evaluations = evaluator.evaluate(devices)
-  return np.array(
-    [e.step_time_us if e.feasible else np.inf for e in evaluations]
-  )
-
-
 class WorkerSimulator(Simulator):
-  """Simulator whose batches run on Dask workers.
+  """Simulator whose step times are computed on Dask workers.
 
   The problem is sent once to each worker. Rows that no worker returns are
   simulated here.
@@ -122,19 +111,21 @@ class WorkerSimulator(Simulator):
     self._workers = workers
     self._sent = workers.send(problem.without_derived())
 
-  def run(self, devices: np.ndarray, *args: Any, **kwargs: Any) -> Batch:
-    """See `Simulator`; only batches without further arguments are sent."""
-    number = min(len(self._workers.addresses), len(devices))
-    if args or kwargs or not number:
-      return super().run(devices, *args, **kwargs)
+  def step_times(
+    self, devices: np.ndarray, limit_us: float = np.inf
+  ) -> np.ndarray:
+    """See `Evaluator`."""
+    number = max(1, min(len(self._workers.addresses), len(devices)))
     parts = np.array_split(devices, number)
-    calls = [(part, self._sent) for part in parts]
-    found = self._workers.run(simulate_part, calls, lambda batch, *_: batch)
-    batches = [
-      batch or super(WorkerSimulator, self).run(part)
-      for part, batch in zip(parts, found, strict=True)
+    calls = [(part, limit_us, self._sent) for part in parts]
+    answers = self._workers.run(simulate_part, calls, lambda us, *_: us)
+    simulated = [
+      super(WorkerSimulator, self).step_times(part, limit_us)
+      if times_us is None
+      else times_us
+      for part, times_us in zip(parts, answers, strict=True)
     ]
-    return Batch(*map(np.concatenate, zip(*batches, strict=True)))
+    return np.concatenate(simulated)
 
 
 # A worker receives a problem once, as one object.
@@ -143,6 +134,8 @@ _simulator = functools.lru_cache(maxsize=64)(
 )
 
 
-def simulate_part(devices: np.ndarray, problem: Problem) -> tuple[Any, ...]:
-  """Simulates [B, num_ops] devices on a worker; returns a `Batch`'s fields."""
-  return tuple(_simulator(problem).run(devices))
+def simulate_part(
+  devices: np.ndarray, limit_us: float, problem: Problem
+) -> np.ndarray:
+  """Returns the [B] step times of [B, num_ops] devices, on a worker."""
+  return _simulator(problem).step_times(devices, limit_us)

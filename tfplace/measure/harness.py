@@ -18,6 +18,7 @@ from tfplace.graph.order import ARRIVAL
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.progress import Progress, silent
+from tfplace.graph.protocols import Evaluator
 from tfplace.measure import evaluations, placed_step
 from tfplace.measure.local import runtime
 from tfplace.measure.session import messages
@@ -29,7 +30,7 @@ _GRACE_S = 10.0  # for a step that started in time
 _SENT_TWICE = "request was received twice"
 
 
-class MeasurementHarness:
+class MeasurementHarness(Evaluator):
   """Times placements of one traced step on the processes of a runtime.
 
   Args:

@@ -10,7 +10,6 @@ from tfplace.errors import TrainingError
 from tfplace.graph import symmetry
 from tfplace.graph.protocols import Evaluator
 from tfplace.learned.decisions import Decisions
-from tfplace.learned.sampling import step_times
 
 # Reward of infeasible placements, or the lowest feasible reward if that is
 # lower; 7.4 times the baseline time. HDP and GDP use -10 for step times in
@@ -67,7 +66,7 @@ class Task:
     Counts the placements and keeps the best.
     """
     devices = self.decisions.to_devices(choices)
-    step_us = step_times(self.evaluator, devices)
+    step_us = self.evaluator.step_times(devices)
     self.evaluations += len(choices)
     at = int(step_us.argmin())
     if step_us[at] < self.best_us:

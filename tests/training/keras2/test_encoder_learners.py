@@ -15,7 +15,6 @@ from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import decode
 from tfplace.learned.ordered.placer import Pass, single_gains
-from tfplace.learned.sampling import step_times
 from tfplace.placers.tracker import Tracker
 from tfplace.training import export
 from tfplace.training.config import TrainConfig
@@ -43,7 +42,7 @@ def task_of(problem, base=None):
   baseline_us = np.nansum(problem.time_us[:, 0])
   if base is not None:
     decisions = decisions.based_on(base)
-    (baseline_us,) = step_times(Simulator(problem), base[None])
+    (baseline_us,) = Simulator(problem).step_times(base[None])
   target = decisions.to_choices(devices)
   return Task(decisions, Simulator(problem), float(baseline_us), target)
 
@@ -142,7 +141,7 @@ def share_of_gains(learner, task):
   for decision, device in np.ndindex(*rated.shape):
     choices = decisions.base_choices.copy()
     choices[decision] = device
-    us = step_times(task.evaluator, decisions.to_devices(choices)[None])[0]
+    us = task.evaluator.step_times(decisions.to_devices(choices)[None])[0]
     gains[decision, device] = max(0.0, np.log(base_us / us))
   best = np.argsort(-rated, axis=None)[:8]
   return gains.ravel()[best].sum() / np.sort(gains, axis=None)[-8:].sum()

@@ -78,8 +78,8 @@ class OneWorker:
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_batches_are_those_of_the_simulator(is_lost):
   rows = rows_of(7)
-  found = WorkerSimulator(PROBLEM, OneWorker(is_lost)).run(rows)
-  assert_equal(found, Simulator(PROBLEM).run(rows))
+  found = WorkerSimulator(PROBLEM, OneWorker(is_lost)).step_times(rows)
+  np.testing.assert_array_equal(found, Simulator(PROBLEM).step_times(rows))
 
 
 def trained(simulator):

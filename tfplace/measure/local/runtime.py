@@ -21,7 +21,6 @@ from multiprocessing import connection
 from types import TracebackType
 from typing import IO, Any, TypeVar
 
-import tfplace
 from tfplace.errors import MeasurementError
 from tfplace.formats.files import check_temporary_folder
 from tfplace.graph.cluster import Cluster
@@ -190,7 +189,7 @@ def _environment(config: messages.ChildConfig) -> dict[str, str]:
   part of the placed graph, so ops that it fuses (Conv2D with BiasAdd) stay on
   their device, and convolutions take less than half the time.
   """
-  package = str(pathlib.Path(tfplace.__file__).parent.parent)
+  package = str(pathlib.Path(__file__).parents[3])
   path = os.environ.get("PYTHONPATH")
   result = {
     **os.environ,
