@@ -9,6 +9,7 @@ so that work without TensorFlow starts fast.
 from typing import TYPE_CHECKING
 
 from tfplace import lazy
+from tfplace.version import VERSION
 
 if TYPE_CHECKING:
   from tfplace.errors import (
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     load_placement,
     save_cluster,
     save_estimate,
+    save_evaluation,
     save_graph,
+    save_placement,
   )
   from tfplace.graph import (
     Cluster,
@@ -98,7 +101,9 @@ _HOMES = {
     "load_placement",
     "save_cluster",
     "save_estimate",
+    "save_evaluation",
     "save_graph",
+    "save_placement",
   ),
   "tfplace.placers": ("Result", "place"),
   "tfplace.simulate": ("Simulator",),
@@ -106,15 +111,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)
-__version__ = "0.1.0"
+__version__ = VERSION
 
-# Methods of the graph package, such as `Placement.save`, call these.
-lazy.provide(
-  {
-    "save_evaluation": "tfplace.formats",
-    "save_placement": "tfplace.formats",
-  }
-)
 __getattr__ = lazy.exporter(__name__, _HOME_OF)
 
 

@@ -1,15 +1,12 @@
 """Names that are imported when first used.
 
 A package whose modules import TensorFlow exports its names this way, so that
-importing the package does not import TensorFlow. A method of a lower layer that
-a higher one implements calls a function that `tfplace/__init__.py` provides.
+importing the package does not import TensorFlow.
 """
 
 import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
-
-_provided: dict[str, str] = {}  # Function name -> dotted name of its module.
 
 
 def exporter(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -26,13 +23,3 @@ def exporter(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     return getattr(importlib.import_module(homes[name]), name)
 
   return get
-
-
-def provide(homes: Mapping[str, str]) -> None:
-  """Provides functions by name to the layers below their modules."""
-  _provided.update(homes)
-
-
-def call_provided(name: str, *args: Any) -> Any:
-  """Calls a provided function."""
-  return getattr(importlib.import_module(_provided[name]), name)(*args)

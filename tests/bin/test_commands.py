@@ -130,7 +130,7 @@ def test_bounds_are_simple_or_proven(
   assert place.run([*arguments, "--strategy=single", "--json"]) == 0
   assert last_json(capsys)["lower_bound_us"] == proven_us
   plan = tmp_path / "p.json"
-  Placement(problem, [0, 0, 1, 1]).save(plan)
+  formats.save_placement(Placement(problem, [0, 0, 1, 1]), plan)
   arguments += [f"--placement={plan}"]
   assert simulate.run(arguments) == 0
   # a, b or c, d: 1 + 10 + 1; the proven one knows of transfers.

@@ -216,7 +216,7 @@ def problem(tmp_path):
 
 def test_placement_round_trip(problem, tmp_path):
   placement = Placement(problem, np.array([0, 1]))
-  placement.save(tmp_path / "p.json")
+  formats.save_placement(placement, tmp_path / "p.json")
   again = formats.load_placement(tmp_path / "p.json", problem)
   assert again.assignments == {"a": GPU, "b": CPU}
 
@@ -249,14 +249,16 @@ def test_evaluation_round_trip_with_a_step_that_never_ended(tmp_path):
   evaluation = Evaluation(
     math.inf, False, {GPU: 5}, {GPU: 0.5}, 3, 1.25, "measured", {"error": "x"}
   )
-  evaluation.save(tmp_path / "e.json")
+  formats.save_evaluation(evaluation, tmp_path / "e.json")
   assert formats.load_evaluation(tmp_path / "e.json") == evaluation
 
 
 @pytest.mark.parametrize("order", ["arrival", "rank"])
 def test_the_order_of_a_placement_is_that_of_its_file(problem, order, tmp_path):
   path = tmp_path / "p.json"
-  Placement(problem.in_order(order), np.array([0, 1])).save(path)
+  formats.save_placement(
+    Placement(problem.in_order(order), np.array([0, 1])), path
+  )
   data = json.loads(path.read_text())
   assert data.get("order") == (None if order == "arrival" else "rank")
   for given in ("arrival", "rank"):  # Whatever order the given problem has.
@@ -268,7 +270,7 @@ def test_the_order_of_a_placement_is_that_of_its_file(problem, order, tmp_path):
 @pytest.mark.parametrize("order", ["fifo", None, 3, ["rank"]])
 def test_an_unknown_order_is_refused_by_name(problem, order, tmp_path):
   path = tmp_path / "p.json"
-  Placement(problem, np.array([0, 1])).save(path)
+  formats.save_placement(Placement(problem, np.array([0, 1])), path)
   write(path, {**json.loads(path.read_text()), "order": order})
   for load in (
     lambda: formats.load_placement(path, problem),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tfplace import Simulator
+from tfplace import Simulator, formats
 from tfplace.graph.budget import Budget
 from tfplace.graph.placement import Placement
 from tfplace.learned import policies, policy_format
@@ -25,7 +25,7 @@ def known(problem, tmp_path):
   devices = devices[problem.group_of]
   folder = tmp_path / policy_format.PLACEMENTS
   folder.mkdir()
-  Placement(problem, devices).save(folder / "mine.json")
+  formats.save_placement(Placement(problem, devices), folder / "mine.json")
   return devices
 
 

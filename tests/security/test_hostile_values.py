@@ -194,7 +194,7 @@ def check_finite(graph, cluster, tmp_path):
     return
   evaluation = Simulator(problem).evaluate([placement])[0]
   assert math.isfinite(evaluation.step_time_us)
-  evaluation.save(tmp_path / "evaluation.json")
+  formats.save_evaluation(evaluation, tmp_path / "evaluation.json")
   assert formats.load_evaluation(tmp_path / "evaluation.json") == evaluation
 
 

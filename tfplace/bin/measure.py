@@ -80,7 +80,7 @@ def _report(
   values: flags.FlagValues, evaluation: Evaluation, seconds: float
 ) -> None:
   if values.output:
-    evaluation.save(values.output)
+    formats.save_evaluation(evaluation, values.output)
   if "error" in evaluation.extra:
     print(f"not measured: {evaluation.extra['error']}")
   else:

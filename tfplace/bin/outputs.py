@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
+from tfplace import formats
 from tfplace.bin import cli
 from tfplace.formats.results import evaluation_to_json
 from tfplace.graph import Evaluation, Placement
@@ -134,7 +135,8 @@ def write_files(
   """
   if values.output:
     extra = {**placement.extra, **control_edges.op_order_to_json(placement)}
-    dataclasses.replace(placement, extra=extra).save(values.output)
+    ordered = dataclasses.replace(placement, extra=extra)
+    formats.save_placement(ordered, values.output)
   if values.output_graph_def and traced is not None:
     from tfplace.keras import write_placed_graph_def  # Imports TensorFlow.
 

@@ -8,7 +8,7 @@ import sys
 
 from absl import flags
 
-from tfplace import bounds
+from tfplace import bounds, formats
 from tfplace.bin import cli, outputs, sources
 from tfplace.graph import Placement
 from tfplace.simulate import Simulator
@@ -32,7 +32,7 @@ def _main(values: flags.FlagValues) -> None:
     placement = Placement(problem, placement.devices)
   evaluation = Simulator(placement.problem).evaluate([placement])[0]
   if values.output:
-    evaluation.save(values.output)
+    formats.save_evaluation(evaluation, values.output)
   outputs.write_pictures(values, placement)
   outputs.print_evaluation(evaluation)
 

@@ -2,13 +2,11 @@
 
 import dataclasses
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from tfplace.graph.argument_checks import Unlimited
 from tfplace.graph.placement import Placement
-from tfplace.lazy import call_provided
 
 # Maximum relative rounding error of the proven bounds.
 ROUNDING = 1e-9
@@ -71,10 +69,6 @@ class Evaluation:
   def with_extra(self, **extra: Any) -> "Evaluation":
     """Returns a copy with further keys."""
     return dataclasses.replace(self, extra={**self.extra, **extra})
-
-  def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes `tfplace.evaluation.v1` atomically."""
-    call_provided("save_evaluation", self, path)
 
 
 @dataclasses.dataclass(frozen=True)

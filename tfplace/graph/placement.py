@@ -1,7 +1,6 @@
 """Placements: a device for each op, checked against a problem."""
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 
 from tfplace.errors import PlacementError, shown
 from tfplace.graph.problem import Problem
-from tfplace.lazy import call_provided
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -86,10 +84,6 @@ class Placement:
         op=name,
       )
     return cls(problem, devices, extra or {})
-
-  def save(self, path: str | os.PathLike[str]) -> None:
-    """Writes `tfplace.placement.v1` atomically."""
-    call_provided("save_placement", self, path)
 
 
 def _of_units(

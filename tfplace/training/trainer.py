@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tfplace import formats
 from tfplace.errors import TrainingError
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
@@ -300,6 +301,5 @@ def _save_best(trainer: Trainer, exported_to: pathlib.Path) -> None:
     if task.best is None or task.best_us > least_us:
       continue
     name = f"{problem.graph.name}.{problem.cluster.name}.json"
-    Placement(problem, task.decisions.to_devices(task.best)).save(
-      folder / name.replace("/", "_")
-    )
+    best = Placement(problem, task.decisions.to_devices(task.best))
+    formats.save_placement(best, folder / name.replace("/", "_"))
