@@ -9,7 +9,6 @@ import numpy as np
 import psutil
 import pytest
 
-import tfplace
 from tests.testing.dask_workers import two_workers
 from tests.testing.one_layer import Step
 from tests.testing.policy_problems import gpus, problem_of, random_graph
@@ -20,6 +19,7 @@ from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.order import ORDERS
 from tfplace.placers import dask_workers
 from tfplace.placers.dask_workers import opened_workers
+from tfplace.placers.requests import Request
 from tfplace.plan import PlanConfig
 from tfplace.plan.variant_search import choose_variant
 from tfplace.simulate import Simulator
@@ -53,8 +53,8 @@ def test_result_is_the_best_of_the_seeds(cluster, problem, order):
 
 def test_classical_placer_runs_here(problem):
   """No cluster is asked, so None is enough."""
-  options = {"strategy": "metis", "budget_s": 5.0}
-  found = dask_workers.place_on_workers(problem, None, **options)
+  request = Request(strategy="metis", order=problem.order)
+  found = dask_workers.place_on_workers(problem, None, request, None)
   expected = placers.place(problem, "metis")
   assert (found.placement.devices == expected.placement.devices).all()
 
@@ -161,7 +161,7 @@ def test_invalid_addresses_are_named(problem, dask, said, monkeypatch):
 
 
 def test_workers_with_another_version_are_named(cluster, monkeypatch):
-  monkeypatch.setattr(tfplace, "__version__", "99.0")
+  monkeypatch.setattr(dask_workers, "VERSION", "99.0")
   with (
     pytest.raises(TfplaceError, match=r"it has tfplace .*, not 99\.0"),
     opened_workers(cluster[0]),

@@ -5,10 +5,11 @@ import numpy as np
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator
 from tfplace.graph.budget import Budget
+from tfplace.graph.protocols import Evaluator
 from tfplace.placers.tracker import Tracker
 
 
-class Checked:
+class Checked(Evaluator):
   """An evaluator that is no simulator."""
 
   def __init__(self, problem):

@@ -7,7 +7,7 @@ from typing import Any
 import distributed
 from distributed.deploy.subprocess import SubprocessWorker
 
-from tfplace.placers.place import warm_up
+from tfplace.placers import warm_up
 
 
 @contextlib.contextmanager

@@ -132,26 +132,28 @@ def _rules_first(
   return strategies[:end], strategies[end:]
 
 
+@dataclasses.dataclass
 class _Run:
-  """The state of one call of `AutoPlacer.place`."""
+  """The state of one call of `AutoPlacer.place`.
 
-  def __init__(
-    self,
-    placer: AutoPlacer,
-    problem: Problem,
-    evaluator: Evaluator,
-    budget: Budget,
-    seed: int,
-  ) -> None:
-    self.placer = placer
-    self.problem = problem
-    self.evaluator = evaluator
-    self.budget = budget
-    self.seed = seed
-    self.tracker = Tracker("auto", problem, evaluator, budget)
-    self.tried: list[Result] = []
-    self.skipped: dict[str, str] = {}
-    self.failure: TfplaceError | None = None
+  Attributes:
+    tracker: effort and history of all strategies, and their nearest miss.
+    tried: results so far, in order.
+    skipped: strategy -> reason why it has no result.
+    failure: the first error of a strategy.
+  """
+
+  placer: AutoPlacer
+  problem: Problem
+  evaluator: Evaluator
+  budget: Budget
+  seed: int
+  tried: list[Result] = dataclasses.field(default_factory=list)
+  skipped: dict[str, str] = dataclasses.field(default_factory=dict)
+  failure: TfplaceError | None = None
+
+  def __post_init__(self) -> None:
+    self.tracker = Tracker("auto", self.problem, self.evaluator, self.budget)
 
   @functools.cached_property
   def groups(self) -> GroupGraph:

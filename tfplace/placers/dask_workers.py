@@ -16,13 +16,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import tfplace
+import numpy as np
+
 from tfplace.errors import TfplaceError, shown
 from tfplace.graph.evaluation import HistoryPoint, Result
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
+from tfplace.placers.in_process import place_here, warm_up
+from tfplace.placers.requests import Request
 from tfplace.simulate import Simulator
+from tfplace.version import VERSION
 
 LOCAL = "local"  # A worker in a thread of this process.
 _ANSWER_S = 4.0  # For each answer of a scheduler.
@@ -66,15 +70,16 @@ class Workers:
     Raises TfplaceError if there are none, or another version of tfplace.
     """
     end = time.monotonic() + _START_S
-    while not (found := self.addresses) and time.monotonic() < end:
+    while not (ready := self.addresses) and time.monotonic() < end:
       time.sleep(_POLL_S / 10)
-    if not found:
+    if not ready:
       raise TfplaceError("there are no workers")
     # A policy of `auto` runs where it would run here.
     asks = strategy == "auto" and "tensorflow" in sys.modules
-    args = tfplace.__version__, strategy, asks
-    tasks = [self._submit(_load, *args, workers=[a]) for a in found]
-    for address, task in zip(found, tasks, strict=True):
+    tasks = [
+      self._submit(_load, VERSION, strategy, asks, workers=[a]) for a in ready
+    ]
+    for address, task in zip(ready, tasks, strict=True):
       try:
         task.result(timeout=_START_S)
       except Exception as error:
@@ -141,46 +146,45 @@ def _text(error: BaseException) -> str:
 
 def _load(version: str, strategy: str, loads_tensorflow: bool) -> None:
   """Loads a strategy on a worker of the same version."""
-  from tfplace.placers.place import warm_up  # Compiles.
-
-  if version != tfplace.__version__:
-    raise TfplaceError(f"it has tfplace {tfplace.__version__}, not {version}")
+  if version != VERSION:
+    raise TfplaceError(f"it has tfplace {VERSION}, not {version}")
   if loads_tensorflow or strategy in registry.LEARNED:
     importlib.import_module("tensorflow")
   warm_up(strategy)
 
 
 def place_on_workers(
-  problem: Problem, workers: Workers, **options: Any
+  problem: Problem,
+  workers: Workers,
+  request: Request,
+  starts: np.ndarray | None,
 ) -> Result:
   """Places a problem by a search with its own seed per worker; the best wins.
 
   Strategies without a search run in this process.
 
   Args:
-    **options: all arguments of `tfplace.place`; limits hold for each search.
+    request: its limits hold for each search.
+    starts: [num_starts, num_ops] devices to start from, or None.
 
   Raises:
     InfeasibleError: nothing that was found fits in memory.
     TfplaceError: the strategy fails, or no worker returns a placement.
   """
-  from tfplace.placers.place import place  # Imports this module.
-
-  strategy, seconds = options["strategy"], options["budget_s"]
-  if registry.STRATEGIES[strategy].is_classical:
-    return place(problem, **options)
-  limit_s = 1.25 * seconds + _START_S + 1e-4 * problem.graph.num_ops
-  limit_s = limit_s if options["max_evaluations"] is None else math.inf
-  sent = {**options, "problem": problem.without_derived()}
-  if isinstance(sent["init_placement"], Placement):
-    sent["init_placement"] = sent["init_placement"].assignments
-  content, number = pickle.dumps(sent), len(workers.addresses)
-  calls = [(content, options["seed"] + i) for i in range(number)]
+  if registry.STRATEGIES[request.strategy].is_classical:
+    return place_here(problem, request, starts)
+  limit_s = math.inf
+  if request.max_evaluations is None:
+    setup_s = _START_S + 1e-4 * problem.graph.num_ops
+    limit_s = 1.25 * request.budget_s + setup_s
+  content = pickle.dumps((problem.without_derived(), request, starts))
+  number = len(workers.addresses)
+  calls = [(content, request.seed + i) for i in range(number)]
   accept = functools.partial(_accepted, problem)
   answers = workers.run(_search, calls, accept, limit_s)
-  found = [answer for answer in answers if isinstance(answer, Result)]
-  if found:
-    return min(found, key=lambda result: result.evaluation.step_time_us)
+  results = [answer for answer in answers if isinstance(answer, Result)]
+  if results:
+    return min(results, key=lambda result: result.evaluation.step_time_us)
   for error in filter(None, answers):
     raise error
   raise TfplaceError("no Dask worker returned a placement")
@@ -188,10 +192,9 @@ def place_on_workers(
 
 def _search(content: bytes, seed: int) -> Any:
   """Searches on a worker; returns plain data for `_accepted`, or the error."""
-  from tfplace.placers.place import place
-
+  problem, request, starts = pickle.loads(content)
   try:
-    best = place(**{**pickle.loads(content), "seed": seed})
+    best = place_here(problem, dataclasses.replace(request, seed=seed), starts)
   except TfplaceError as error:
     return error
   rows = [
@@ -210,12 +213,12 @@ def _accepted(problem: Problem, answer: Any, *_: Any) -> Result | TfplaceError:
   simulator, results = Simulator(problem), []
   for strategy, devices, seconds, evaluations in rows:
     placement = Placement(problem, devices)
-    (found,) = simulator.evaluate([placement])
-    if not found.feasible:
+    (evaluation,) = simulator.evaluate([placement])
+    if not evaluation.feasible:
       raise TfplaceError("its placement does not fit in memory")
     by, spent = str(strategy), (float(seconds), int(evaluations))
-    history = (HistoryPoint(*spent, found.step_time_us, by),)
-    results.append(Result(by, placement, found, history, *spent))
+    history = (HistoryPoint(*spent, evaluation.step_time_us, by),)
+    results.append(Result(by, placement, evaluation, history, *spent))
   return dataclasses.replace(
     results[0],
     tried=tuple(results[1:]),
@@ -275,7 +278,7 @@ def opened_workers(dask: str, strategy: str = "single") -> Iterator[Workers]:
       raise TfplaceError(
         f"no Dask worker is ready at dask={dask!r} ({_text(error)}): start"
         " `dask scheduler` and `dask worker ADDRESS`, with tfplace"
-        f" {tfplace.__version__}, or use dask={LOCAL!r}"
+        f" {VERSION}, or use dask={LOCAL!r}"
       ) from error
     yield workers
 

@@ -1,11 +1,19 @@
 """A request for placements, and results of searches that follow one another."""
 
 import dataclasses
+import math
 
 import numpy as np
 
-from tfplace.graph.budget import Budget
+from tfplace.errors import TfplaceError
+from tfplace.graph.argument_checks import (
+  check_count,
+  check_number,
+  make_fields_plain,
+)
+from tfplace.graph.budget import Budget, check_budget, check_gap
 from tfplace.graph.evaluation import Result
+from tfplace.graph.order import AUTO, ORDERS, check_order
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
@@ -20,21 +28,50 @@ _SEARCH_SHARE = 0.9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-  """Arguments of `tfplace.place` that hold for all its searches.
+  """Arguments of `tfplace.place` that hold for all its searches, checked.
 
   Starts are always [num_starts, num_ops] devices, or None.
 
-  Attributes:
-    order: execution order, or "auto" to choose one.
-    evaluator: None means the simulator.
+  Raises:
+    TfplaceError: an argument is invalid; names it and its value.
   """
 
   strategy: str
-  seed: int
   order: str
+  budget_s: float = 60.0
+  seed: int = 0
   policy: str | None = None
   tolerance: float = 0.0
+  max_evaluations: int | None = None
+  gap: float = 0.0
   evaluator: Evaluator | None = None
+
+  def __post_init__(self) -> None:
+    make_fields_plain(self)
+    check_budget(self.budget_s)
+    check_count("seed", self.seed, 0)
+    if self.max_evaluations is not None:
+      check_count("max_evaluations", self.max_evaluations, 1)
+    check_number("tolerance", self.tolerance)
+    if not 0 <= self.tolerance < math.inf:
+      raise TfplaceError(
+        f"tolerance is {self.tolerance}; it must be at least 0 and finite"
+      )
+    check_gap(self.gap)
+    check_order(self.order, (*ORDERS, AUTO))
+    if (
+      self.evaluator is not None and self.order != self.evaluator.problem.order
+    ):
+      raise TfplaceError(
+        f"order is {self.order!r}, and the evaluator that is given judges in"
+        f" the order of its own problem, {self.evaluator.problem.order!r}"
+      )
+    registry.get_placer(self.strategy, self.policy)
+
+  @property
+  def budget(self) -> Budget:
+    """The budget of all searches, whose clock starts here."""
+    return Budget(self.budget_s, self.max_evaluations, self.gap)
 
   @property
   def searches(self) -> bool:
@@ -64,10 +101,8 @@ class Request:
     self, problem: Problem, budget: Budget, starts: np.ndarray
   ) -> Result:
     """Goes on from starts, by annealing and, for `auto`, consolidation."""
-    placer, judge = (
-      AnnealingPlacer(starts=(), start=starts),
-      self._judge(problem),
-    )
+    placer = AnnealingPlacer(starts=(), start=starts)
+    judge = self._judge(problem)
     is_auto = self.strategy == "auto"
     share = budget.fraction(_SEARCH_SHARE if is_auto else 1.0)
     result = placer.place(problem, judge, share, self.seed)

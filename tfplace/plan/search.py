@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from tfplace.errors import TfplaceError
 from tfplace.graph.evaluation import Evaluation, Result
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.placers.dask_workers import place_on_workers
 from tfplace.placers.idle_devices import without_idle_devices
 from tfplace.plan.config import SINGLE, PlanConfig
 from tfplace.plan.stages import Stages
@@ -164,20 +162,19 @@ def find_placement(
   tolerance: float = 0.0,
 ) -> Result:
   """Searches a placement by the strategy of `config`, on its workers if any."""
-  options: dict[str, Any] = {
-    "strategy": config.strategy,
-    "budget_s": seconds,
-    "seed": config.seed,
-    "policy": config.policy,
-    "max_evaluations": max_evaluations,
-    "init_placement": start,
-    "tolerance": tolerance,
-    "order": order,
-    "gap": config.gap,
-  }
-  if config.workers is None:
-    return placers.place(problem, **options)
-  return place_on_workers(problem, config.workers, **options)
+  return placers.place(
+    problem,
+    config.strategy,
+    budget_s=seconds,
+    seed=config.seed,
+    policy=config.policy,
+    max_evaluations=max_evaluations,
+    init_placement=start,
+    tolerance=tolerance,
+    order=order,
+    gap=config.gap,
+    dask=config.workers,
+  )
 
 
 def compile_placers(

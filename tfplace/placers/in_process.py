@@ -1,0 +1,83 @@
+"""Searches in this process, whose kernels are compiled before the clock starts.
+
+Numba keeps the machine code on disk.
+"""
+
+import functools
+import itertools
+import sys
+
+import numpy as np
+
+from tfplace.errors import TfplaceError
+from tfplace.graph.budget import Budget
+from tfplace.graph.cluster import Cluster, Device, Link
+from tfplace.graph.evaluation import Result
+from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.problem import Problem
+from tfplace.placers import registry
+from tfplace.placers.requests import Request
+from tfplace.placers.sub_clusters import place_on_parts_first
+from tfplace.simulate import Simulator
+
+
+def place_here(
+  problem: Problem, request: Request, starts: np.ndarray | None
+) -> Result:
+  """Places a problem, from [num_starts, num_ops] devices if there are starts.
+
+  Raises:
+    InfeasibleError: nothing found fits in memory.
+    TfplaceError: the strategy rejects the problem.
+  """
+  warm_up(request.strategy, problem.cluster.has_message_costs)
+  return place_on_parts_first(request, problem, request.budget, starts)
+
+
+@functools.cache
+def warm_up(strategy: str, message_costs: bool = False) -> None:
+  """Compiles a strategy by placing a small graph with all its parts.
+
+  Args:
+    strategy: one of `registry.STRATEGIES`; of a learned one, only the simulator
+      is compiled, and of `auto` the learned ones only if TensorFlow is loaded.
+    message_costs: compile for links that occupy their endpoint devices (see
+      `Cluster.has_message_costs`). Each case is compiled separately.
+
+  Raises:
+    TfplaceError: the strategy is unknown; lists the choices.
+  """
+  problem = _ladder(message_costs)
+  simulator = Simulator(problem)
+  parts: tuple[str, ...] = (strategy,)
+  asked = registry.LEARNED_IN_AUTO if "tensorflow" in sys.modules else ()
+  if strategy == "auto":
+    parts = (*registry.CLASSICAL, "pipeline", "annealing", *asked)
+  elif strategy in registry.LEARNED:
+    parts = ("single",)
+  for part in parts:
+    placer = registry.get_placer(part)
+    # Some placers reject problems this small; their kernels are compiled by
+    # then.
+    try:
+      placer.place(problem, simulator, Budget(1e6, 8), 0)
+    except TfplaceError:
+      continue
+
+
+def _ladder(message_costs: bool) -> Problem:
+  """Builds a graph that is large enough to merge and never proven optimal."""
+  count = 12
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 1.0, "CPU": 9.0}, [1e4], 8.0)
+    for i in range(count)
+  ]
+  edges = [(i, 0, i + step) for step in (2, 4) for i in range(count - step)]
+  names = ("GPU:0", "GPU:1", "CPU:0")
+  devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
+  links = tuple(
+    Link(a, b, 100.0, 1.0, send_us=float(message_costs))
+    for a, b in itertools.permutations(names, 2)
+  )
+  cluster = Cluster("ladder", devices, links)
+  return Problem(build_graph("ladder", ops, edges), cluster)
