@@ -147,17 +147,26 @@ def _check_model(model: Any) -> None:
     )
 
 
+class PlaceOptions(PlanOptions, total=False):
+  """Keyword arguments of `place_model`; see there and `PlanOptions`."""
+
+  cluster: ClusterLike | None
+  placement: PlanLike | None
+
+
 @overload
-def placed(function: Callable[P, ModelT], /) -> Callable[P, ModelT]: ...
+def placed(function: Callable[P, ModelT], /) -> Callable[P, ModelT]:
+  """Decorates a function without options."""
 
 
 @overload
 def placed(
-  **options: Any,
-) -> Callable[[Callable[P, ModelT]], Callable[P, ModelT]]: ...
+  **options: Unpack[PlaceOptions],
+) -> Callable[[Callable[P, ModelT]], Callable[P, ModelT]]:
+  """Returns a decorator with options."""
 
 
-def placed(function: Any = None, /, **options: Any) -> Any:
+def placed(function: Any = None, /, **options: Unpack[PlaceOptions]) -> Any:
   """Places the model that the decorated function returns.
 
   The function builds the model in host memory, so a model may be larger than
@@ -172,7 +181,7 @@ def placed(function: Any = None, /, **options: Any) -> Any:
 
   Args:
     function: function that builds and returns a Keras model.
-    **options: keyword arguments of `place_model`.
+    **options: keyword arguments of `place_model`, `PlaceOptions`.
 
   Returns:
     The decorated function, or a decorator if only options are given.
@@ -191,7 +200,7 @@ def placed(function: Any = None, /, **options: Any) -> Any:
 
 
 def _decorate(
-  options: dict[str, Any], function: Callable[P, ModelT]
+  options: PlaceOptions, function: Callable[P, ModelT]
 ) -> Callable[P, ModelT]:
   @functools.wraps(function)
   def build(*args: P.args, **kwargs: P.kwargs) -> ModelT:
