@@ -102,14 +102,14 @@ def reached(
   starts: Iterable[T], following: Callable[[T], Iterable[T]]
 ) -> dict[T, None]:
   """Returns the starts and what follows from them, in order of discovery."""
-  found = dict.fromkeys(starts)
-  queue = list(found)
+  result = dict.fromkeys(starts)
+  queue = list(result)
   for item in queue:  # the list grows during the loop
     for after in following(item):
-      if after not in found:
-        found[after] = None
+      if after not in result:
+        result[after] = None
         queue.append(after)
-  return found
+  return result
 
 
 def smallest_first(

@@ -92,8 +92,8 @@ class Decisions:
   @functools.cached_property
   def groupings(self) -> list[np.ndarray]:
     """`explorations` and `scopes`; empty if decisions are few."""
-    found = list(self.explorations)
-    return [*found, self.scopes] if found else found
+    result = list(self.explorations)
+    return [*result, self.scopes] if result else result
 
   @functools.cached_property
   def scopes(self) -> np.ndarray:
@@ -105,8 +105,8 @@ class Decisions:
     """Returns [number, num_decisions] int32 ranks on op-name axes, or -1."""
     groups, scopes = self._named
     result = np.full((number, self.num_decisions), UNKNOWN, np.int32)
-    found = find_axes(groups, scopes, number)
-    for row, axis in zip(result, found, strict=False):
+    ranks = find_axes(groups, scopes, number)
+    for row, axis in zip(result, ranks, strict=False):
       row[:] = axis[self.scopes]
     return result
 
@@ -189,10 +189,10 @@ def decisions_at(
   split: tuple[np.ndarray, ...] = ()
   if targets and problem.graph.num_microbatches > 1:
     split = _microbatches(problem), _variables_us(problem)
-  found = iter(merged(problem, targets, *split) if targets else [])
+  parents = iter(merged(problem, targets, *split) if targets else [])
   alone, order = np.arange(problem.num_groups), GroupGraph(problem).order
   return [
-    Decisions(problem, _in_order(problem, order, next(found) if n else alone))
+    Decisions(problem, _in_order(problem, order, next(parents) if n else alone))
     for n in distinct
   ]
 

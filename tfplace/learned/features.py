@@ -7,6 +7,7 @@ names tell unrolled steps apart.
 
 import dataclasses
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -88,7 +89,11 @@ def extract(decisions: Decisions, axes: int = 0) -> Features:
   edge_src, edge_dst, num_bytes, is_data = _edges(decisions)
   scale = _Scale(problem, sums, num_bytes[is_data])
   share = np.cumsum(sums.time_us) - 0.5 * sums.time_us
-  node = _node(decisions, sums, scale, edge_src, edge_dst, share)
+  degrees = [
+    np.bincount(ends, minlength=decisions.num_decisions)
+    for ends in (edge_dst, edge_src)
+  ]
+  node = _node(decisions, sums, scale, degrees=degrees, share=share)
   pair = _pair(decisions, sums, share)
   if axes:
     along = decisions.axes(axes)
@@ -197,8 +202,8 @@ def _node(
   decisions: Decisions,
   sums: _Sums,
   scale: _Scale,
-  edge_src: np.ndarray,
-  edge_dst: np.ndarray,
+  *,
+  degrees: Sequence[np.ndarray],
   share: np.ndarray,
 ) -> np.ndarray:
   problem, count = decisions.problem, decisions.num_decisions
@@ -219,8 +224,7 @@ def _node(
     np.log1p(per * sums.persistent / scale.need_bytes),
     np.log1p(per * sums.temp / scale.need_bytes),
     np.clip(memory / max(problem.cluster.memory_bytes.min(), 1.0), 0, 2),
-    np.log1p(np.bincount(edge_dst, minlength=count)),
-    np.log1p(np.bincount(edge_src, minlength=count)),
+    *map(np.log1p, degrees),
     np.arange(count) / per,
     up,
     down,

@@ -47,7 +47,13 @@ class GdpPlacer(PolicyPlacer):
       decisions = group_decisions(problem, size)
       logits = policy.logits(features.extract(decisions, policy.axes))
       first = logits.argmax(axis=1).astype(np.int32)
-      others = sample(logits, _SAMPLES, rng, decisions.groupings, _TEMPERATURES)
+      others = sample(
+        logits,
+        _SAMPLES,
+        rng,
+        groupings=decisions.groupings,
+        temperatures=_TEMPERATURES,
+      )
       offer_like(tracker, groups, decisions.to_devices(first))
       for choices in others:
         if tracker.is_done:

@@ -197,11 +197,11 @@ def starts(policy: str, problem: Problem) -> np.ndarray:
     OSError: A file cannot be read.
   """
   names, count = problem.graph.names, max(1, problem.graph.num_ops)
-  found = [np.zeros((0, problem.graph.num_ops), np.int32)]
+  rows = [np.zeros((0, problem.graph.num_ops), np.int32)]
   paths = sorted((pathlib.Path(policy) / PLACEMENTS).glob("*.json"))
   for path in paths if len(paths) <= _MOST_FILES else ():
     assignments = load_assignments(path)
     known = sum(name in assignments for name in names)
     if known >= _LEAST_KNOWN * count:
-      found.append(carried_over(problem, assignments))
-  return np.concatenate(found)
+      rows.append(carried_over(problem, assignments))
+  return np.concatenate(rows)

@@ -102,10 +102,12 @@ class _Pass:
     (before_us, before_bytes), traffic = self.traffic, self._traffic(devices)
     if traffic[0] >= before_us or traffic[1] > before_bytes:
       return
-    found = self.tracker.offer(devices)
+    evaluation = self.tracker.offer(devices)
     most_us = self.kept.step_time_us + before_us - traffic[0]
-    if found.feasible and found.step_time_us <= min(most_us, self.limit_us):
-      self.current, self.kept, self.traffic = row, found, traffic
+    if evaluation.feasible and evaluation.step_time_us <= min(
+      most_us, self.limit_us
+    ):
+      self.current, self.kept, self.traffic = row, evaluation, traffic
       self.room_us = self._room()
 
   def _room(self) -> np.ndarray:

@@ -35,16 +35,16 @@ def without_idle_devices(result: Result, evaluator: Evaluator) -> Result:
       for row in _without(groups, current, idle[0])
     ]
     refused.add(idle[0])
-    found = evaluator.evaluate(rows) if rows else []
+    judged = evaluator.evaluate(rows) if rows else []
     evaluations += len(rows)
     fits = [
       (e.step_time_us, i)
-      for i, e in enumerate(found)
+      for i, e in enumerate(judged)
       if e.feasible and e.step_time_us <= limit_us
     ]
     if fits:
       _, best = min(fits)
-      current, evaluation = groups.contract(rows[best].devices), found[best]
+      current, evaluation = groups.contract(rows[best].devices), judged[best]
   if evaluation is result.evaluation:
     return result
   return dataclasses.replace(

@@ -7,6 +7,7 @@ coarse groups, or in passes that merge each once, as in multilevel partitioning
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,7 +57,9 @@ def _matched_levels(groups: GroupGraph) -> list[np.ndarray]:
     while len(work_us) != count:
       count = len(work_us)
       links = _links(label[src], label[dst], cut_us, count)
-      parent = _parents(links, work_us, kind, 1, limit, is_pass=True)
+      parent = _parents(
+        links, work_us, kind, target=1, limit=limit, is_pass=True
+      )
       kind = kind[parent == np.arange(count)]
       parent = _numbered(parent)
       label, work_us = parent[label], np.bincount(parent, work_us)
@@ -100,37 +103,63 @@ def merged(
   links = _links(src, dst, graph.edge_bytes.astype(np.float64), count)
   work_us = time_us.sum()
   return [
-    _parents(links, time_us, kind, target, 2.0 * work_us / target)
+    _parents(links, time_us, kind, target=target, limit=2.0 * work_us / target)
     for target in targets
   ]
 
 
+class _Entries(NamedTuple):
+  """Linked lists of the edges of each group, which merging joins.
+
+  Attributes:
+    other: [num_entries] group at the other end, by now perhaps merged.
+    weight: [num_entries] traffic.
+    after: [num_entries] next entry of the same group, or -1.
+    first: [num_groups] first entry of each group, or -1.
+    last: [num_groups] its last entry.
+    seen: [num_groups] scratch, all -1: the entry of each neighbor of a group.
+  """
+
+  other: np.ndarray
+  weight: np.ndarray
+  after: np.ndarray
+  first: np.ndarray
+  last: np.ndarray
+  seen: np.ndarray
+
+
 def _parents(
   links: tuple[np.ndarray, np.ndarray, np.ndarray],
-  time_us: np.ndarray,
+  work_us: np.ndarray,
   kind: np.ndarray,
+  *,
   target: int,
   limit: float,
   is_pass: bool = False,
 ) -> np.ndarray:
-  """Returns the group that each one is merged into; see `_merge`."""
-  count, (offsets, other, weight) = len(time_us), links
+  """Returns the group that each one is merged into, itself for none.
+
+  Args:
+    links: as returned by `_links`.
+    work_us: [num_groups] work.
+    kind: [num_groups] labels; only groups of equal labels merge.
+    target: number of groups at which merging ends.
+    limit: most work of a coarse group.
+    is_pass: merge no group that another one has merged into.
+  """
+  count, (offsets, other, weight) = len(work_us), links
   parent = np.arange(count)
   if count > target:
-    _merge(
-      parent,
-      offsets,
-      other.copy(),
-      weight.copy(),
-      time_us.copy(),
-      kind,
-      target,
-      limit,
-      is_pass,
-      np.arange(1, len(other) + 1),
-      np.full((3, count), _NONE),
-      np.empty(2 * count, heap.ENTRY),
-    )
+    has_any = offsets[:-1] < offsets[1:]
+    after = np.arange(1, len(other) + 1)
+    after[offsets[1:][has_any] - 1] = _NONE
+    first = np.where(has_any, offsets[:-1], _NONE)
+    last = np.where(has_any, offsets[1:] - 1, _NONE)
+    seen = np.full(count, _NONE)
+    entries = _Entries(other.copy(), weight.copy(), after, first, last, seen)
+    queue = np.empty(2 * count, heap.ENTRY)
+    limits = target, limit, is_pass
+    _merge(parent, entries, work_us.copy(), kind, limits, queue)
   while (parent[parent] != parent).any():
     parent = parent[parent]
   return parent
@@ -151,85 +180,48 @@ def _links(
 @kernel
 def _merge(
   parent: np.ndarray,
-  offsets: np.ndarray,
-  other: np.ndarray,
-  weight: np.ndarray,
-  time_us: np.ndarray,
+  entries: _Entries,
+  work_us: np.ndarray,
   kind: np.ndarray,
-  target: int,
-  limit: float,
-  is_pass: bool,
-  after: np.ndarray,
-  ends: np.ndarray,
-  entries: np.ndarray,
+  limits: tuple[int, float, bool],
+  queue: np.ndarray,
 ) -> None:
-  """Fills [num_groups] `parent`; overwrites the adjacency and the times.
+  """Fills [num_groups] `parent`; overwrites entries and work.
 
-  Args:
-    limit: most work of a coarse group.
-    is_pass: merge no group that another one has merged into.
-    after: [num_entries] next entry of the same group, at first each the next.
-    ends: [3, num_groups] scratch, all -1.
-    entries: [2 * num_groups] heap.
+  `limits` are the last arguments of `_parents`; `queue` is an empty heap of
+  [2 * num_groups].
   """
-  count = len(parent)
-  first, last = ends[0], ends[1]  # Linked lists of each group's entries.
-  seen = ends[2]  # Entry of each neighbor of the current group.
+  left, (target, limit, is_pass) = len(parent), limits
+  first, last = entries.first, entries.last
   size: Index = np.int64(0)
-  for group in range(count):
-    if offsets[group] < offsets[group + 1]:
-      first[group], last[group] = offsets[group], offsets[group + 1] - 1
-      after[last[group]] = _NONE
-    size = heap.push(entries, size, time_us[group], group)
-  left = count
+  for group in range(len(parent)):
+    size = heap.push(queue, size, work_us[group], group)
   while left > target and size > 0:
-    cost, group = entries[0].time, entries[0].key
-    size = heap.pop(entries, size)
-    if parent[group] != group or cost != time_us[group]:
+    cost, group = queue[0].time, queue[0].key
+    size = heap.pop(queue, size)
+    if parent[group] != group or cost != work_us[group]:
       continue  # It was merged or has grown since it was pushed.
-    _gather(parent, first, last, after, other, weight, seen, group)
-    into, most = _NONE, 0.0
-    entry = first[group]
-    while entry != _NONE:
-      near = other[entry]
-      seen[near] = _NONE
-      size_here = weight[entry]
-      entry = after[entry]
-      if kind[near] != kind[group] or time_us[near] + cost > limit:
-        continue
-      # Prefer more traffic, then less work, then the lower number.
-      if into == _NONE or (-size_here, time_us[near], near) < (
-        -most,
-        time_us[into],
-        into,
-      ):
-        into, most = near, size_here
+    _gather(parent, entries, group)
+    into = _heaviest(entries, work_us, kind, limit, group)
     if into == _NONE:
       continue
     parent[group] = into
-    time_us[into] += cost
+    work_us[into] += cost
     if first[into] == _NONE:
       first[into] = first[group]
     else:
-      after[last[into]] = first[group]
+      entries.after[last[into]] = first[group]
     last[into] = last[group]
     if not is_pass:
-      size = heap.push(entries, size, time_us[into], into)
+      size = heap.push(queue, size, work_us[into], into)
     left -= 1
 
 
 @inlined
-def _gather(
-  parent: np.ndarray,
-  first: np.ndarray,
-  last: np.ndarray,
-  after: np.ndarray,
-  other: np.ndarray,
-  weight: np.ndarray,
-  seen: np.ndarray,
-  group: int,
-) -> None:
+def _gather(parent: np.ndarray, entries: _Entries, group: int) -> None:
   """Keeps one entry per neighbor of a group, with the sum of weights."""
+  first, last, after = entries.first, entries.last, entries.after
+  other, weight, seen = entries.other, entries.weight, entries.seen
   entry = first[group]
   first[group] = last[group] = _NONE
   while entry != _NONE:
@@ -245,6 +237,35 @@ def _gather(
     elif near != group:
       weight[seen[near]] += weight[entry]
     entry = following
+
+
+@inlined
+def _heaviest(
+  entries: _Entries,
+  work_us: np.ndarray,
+  kind: np.ndarray,
+  limit: float,
+  group: int,
+) -> Index:
+  """Returns the neighbor that a group merges into, or -1; clears `seen`.
+
+  More traffic comes first, then less work, then the lower number.
+  """
+  into, most = np.int64(_NONE), 0.0
+  entry = entries.first[group]
+  while entry != _NONE:
+    near, size = entries.other[entry], entries.weight[entry]
+    entries.seen[near] = _NONE
+    entry = entries.after[entry]
+    if kind[near] != kind[group] or work_us[near] + work_us[group] > limit:
+      continue
+    if into == _NONE or (-size, work_us[near], near) < (
+      -most,
+      work_us[into],
+      into,
+    ):
+      into, most = near, size
+  return into
 
 
 @inlined

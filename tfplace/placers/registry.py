@@ -47,24 +47,15 @@ class Strategy:
     return self.family in ("rules", "list_scheduling", "partition")
 
 
-def _one_shot(
-  name: str,
-  family: str,
-  module: str,
-  repair: Repair = "each",
-  needs_microbatches: bool = False,
-) -> Strategy:
-  return Strategy(
-    name,
-    f"tfplace.placers.{family}.{module}",
-    family,
-    needs_microbatches=needs_microbatches,
-    repair=repair,
-  )
+def _one_shot(name: str, family: str, module: str, **fields: Any) -> Strategy:
+  path = f"tfplace.placers.{family}.{module}"
+  return Strategy(name, path, family, **fields)
 
 
 def _on_grid(name: str) -> Strategy:
-  return _one_shot(name, "rules", "device_grid", "fastest", True)
+  return _one_shot(
+    name, "rules", "device_grid", repair="fastest", needs_microbatches=True
+  )
 
 
 def _learned(name: str, folder: str, **fields: Any) -> Strategy:
@@ -77,11 +68,11 @@ def _learned(name: str, folder: str, **fields: Any) -> Strategy:
 STRATEGIES = {
   strategy.name: strategy
   for strategy in (
-    _one_shot("single", "rules", "single", "none"),
-    _one_shot("cpu", "rules", "single", "none"),
+    _one_shot("single", "rules", "single", repair="none"),
+    _one_shot("cpu", "rules", "single", repair="none"),
     _one_shot("blocks", "rules", "single"),
     _one_shot("expert", "rules", "expert"),
-    _one_shot("axes", "rules", "axes", "fastest"),
+    _one_shot("axes", "rules", "axes", repair="fastest"),
     _on_grid("data_parallel"),
     _on_grid("pipeline"),
     _on_grid("hybrid"),

@@ -116,7 +116,7 @@ def _move_off(
   # Groups at the end of the order come first, because they border a block.
   excess, moved = -room[full], False
   for group in _cover(candidates, held, excess, groups.position):
-    device = _target(groups, current, room, group, held[group])
+    device = _target(groups, current, room, group=group, size=held[group])
     if device is None:
       continue
     current[group] = device
@@ -146,6 +146,7 @@ def _target(
   groups: GroupGraph,
   current: np.ndarray,
   room: np.ndarray,
+  *,
   group: int,
   size: float,
 ) -> int | None:
@@ -195,27 +196,30 @@ def offer_packed(
   wanted = equal_blocks(groups, groups.order)
   besides = np.zeros(groups.num_devices)
   for _ in range(_PACKINGS):
-    found = pack(groups, wanted, memory - besides, rng, allowance)
-    if found is None:
+    packed = pack(
+      groups, wanted, memory - besides, rng=rng, allowance=allowance
+    )
+    if packed is None:
       if not besides.any():
         return
       # The reserve is too large; another start may need less.
       wanted = _spread(groups, wanted, memory, rng)
       besides = np.zeros_like(besides)
       continue
-    evaluation = tracker.offer(groups.expand(found))
+    evaluation = tracker.offer(groups.expand(packed))
     is_run = np.isfinite(evaluation.step_time_us)
     if evaluation.feasible or tracker.is_done or not is_run:
       return
-    held = np.bincount(found, groups.persistent_bytes, groups.num_devices)
+    held = np.bincount(packed, groups.persistent_bytes, groups.num_devices)
     besides = _peaks(groups, evaluation) - held
-    wanted = found
+    wanted = packed
 
 
 def pack(
   groups: GroupGraph,
   start: np.ndarray,
   room: np.ndarray,
+  *,
   rng: np.random.Generator,
   allowance: _Allowance,
 ) -> np.ndarray | None:
@@ -277,8 +281,8 @@ def _exchange(
   """
   full = int(rng.choice(np.flatnonzero(left < 0)))
   other = int((full + rng.integers(1, max(len(left), 2))) % len(left))
-  sizes, out = _choices(groups, devices, full, other, rng)
-  back_sizes, back = _choices(groups, devices, other, full, rng)
+  sizes, out = _choices(groups, devices, rng, source=full, target=other)
+  back_sizes, back = _choices(groups, devices, rng, source=other, target=full)
   # Equal room on both devices is the target.
   wanted = (left[other] - left[full]) / 2
   after = np.searchsorted(back_sizes, sizes - wanted)
@@ -299,9 +303,10 @@ def _exchange(
 def _choices(
   groups: GroupGraph,
   devices: np.ndarray,
+  rng: np.random.Generator,
+  *,
   source: int,
   target: int,
-  rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Lists none, one or two of a device's groups that another may run.
 

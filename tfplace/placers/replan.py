@@ -21,6 +21,7 @@ from tfplace.placers.groups import (
 # A start of a search: a placement, or a mapping of ops to devices.
 Start = Placement | Mapping[str, str]
 
+_MOST_ROUNDS = 100  # In which new groups follow those that are placed.
 _NEW = UNKNOWN  # An op or group without a device in the old placement.
 
 
@@ -134,7 +135,7 @@ def _levelled(
   if groups.problem.graph.num_microbatches > 1:
     of_group = microbatch[groups.first_ops][by_time]
     orders.append(by_time[np.argsort(of_group, kind="stable")])
-  return [_cut(groups, now, order, main, room) for order in orders]
+  return [_cut(groups, now, order, main=main, room=room) for order in orders]
 
 
 def _rooms(loads: np.ndarray, work: float) -> np.ndarray:
@@ -150,6 +151,7 @@ def _cut(
   groups: GroupGraph,
   now: np.ndarray,
   order: np.ndarray,
+  *,
   main: np.ndarray,
   room: np.ndarray,
 ) -> np.ndarray:
@@ -161,9 +163,7 @@ def _cut(
   return devices
 
 
-def _followed(
-  groups: GroupGraph, devices: np.ndarray, most_rounds: int = 100
-) -> np.ndarray:
+def _followed(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
   """Assigns new groups to devices; returns [num_groups] allowed devices.
 
   A group follows most of the bytes that it exchanges. Groups without assigned
@@ -175,7 +175,7 @@ def _followed(
   src, dst, size = groups.edges
   ends, others = np.concatenate((src, dst)), np.concatenate((dst, src))
   weight = np.concatenate((size, size)) + 1.0  # Empty messages count, too.
-  for _ in range(most_rounds):
+  for _ in range(_MOST_ROUNDS):
     open_edges = (devices[ends] < 0) & (devices[others] >= 0)
     if not open_edges.any():
       break

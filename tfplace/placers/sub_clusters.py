@@ -66,15 +66,15 @@ def place_on_parts_first(
   Raises:
     InfeasibleError: nothing found fits in memory.
   """
-  found = [*parts(problem.cluster)] if request.uses_budget else []
-  if starts is not None or request.evaluator is not None or not found:
+  every_part = [*parts(problem.cluster)] if request.uses_budget else []
+  if starts is not None or request.evaluator is not None or not every_part:
     return place_beside_gpus(request, problem, budget, starts)
   share_s, later = budget.seconds, budget.fraction(1.0)
   if budget.is_timed:
-    share_s *= _SHARE / len(found)
+    share_s *= _SHARE / len(every_part)
     later = budget.fraction(1 - _SHARE)
   results: list[Result] = []
-  for devices in found:
+  for devices in every_part:
     share = dataclasses.replace(budget.fraction(1.0), seconds=share_s)
     try:
       results.append(_placed_on(request, problem, share, devices))

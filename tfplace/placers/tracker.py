@@ -122,10 +122,10 @@ class Tracker:
     Returns:
       True if the row is the best so far.
     """
-    known, run = len(self.history), getattr(self.evaluator, "run", None)
-    if run is not None and self.best is not None:
+    known = len(self.history)
+    if self.best is not None:
       limit_us = self.best[1].step_time_us * (1 - 1e-9)
-      if not run(devices, limit_us).feasible[0]:
+      if np.isinf(self.evaluator.step_times(devices[None], limit_us)).all():
         self.evaluations += 1
         return False
     self.offer(devices)
@@ -138,8 +138,8 @@ class Tracker:
     """
     failures = [_unlinked(self.problem, row) for row in rows]
     linked = [failure is None for failure in failures]
-    found = iter(self.evaluator.evaluate(rows[linked]) if any(linked) else ())
-    evaluations = [failure or next(found) for failure in failures]
+    judged = iter(self.evaluator.evaluate(rows[linked]) if any(linked) else ())
+    evaluations = [failure or next(judged) for failure in failures]
     for devices, evaluation in zip(rows, evaluations, strict=True):
       self._keep(devices, evaluation)
     return evaluations

@@ -115,16 +115,16 @@ class Checkpoints:
     return True
 
   def _check_same_run(self, newest: str) -> None:
-    found = JsonState({})
-    probe = tf.train.Checkpoint(state=found)
+    saved = JsonState({})
+    probe = tf.train.Checkpoint(state=saved)
     with _reading(newest):
       probe.restore(newest).expect_partial()
-    theirs = found.value.get("fingerprint", {})
+    other = saved.value.get("fingerprint", {})
     for key, value in self._fingerprint.items():
-      if theirs.get(key) != value:
+      if other.get(key) != value:
         raise TrainingError(
           f"checkpoint {newest!r} is of another run: its {key} is"
-          f" {shown(theirs.get(key))}, not {shown(value)}; use another"
+          f" {shown(other.get(key))}, not {shown(value)}; use another"
           " --checkpoint_dir"
         )
 

@@ -193,13 +193,13 @@ class Learner(tf.Module, abc.ABC):
     Raises:
       TrainingError: The variables have other shapes.
     """
-    own_weights = self.policy.variables
-    if [w.shape for w in weights] != [w.shape for w in own_weights]:
+    present = self.policy.variables
+    if [w.shape for w in weights] != [w.shape for w in present]:
       raise TrainingError(
         f"the policy to start from has {len(weights)} weights of other sizes"
-        f" than the network's {len(own_weights)}"
+        f" than the network's {len(present)}"
       )
-    for weight, value in zip(own_weights, weights, strict=True):
+    for weight, value in zip(present, weights, strict=True):
       weight.assign(value)
 
   def fingerprint(self) -> dict[str, Any]:

@@ -26,7 +26,6 @@ from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator, Placer
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, group_decisions
-from tfplace.learned.sampling import step_times
 from tfplace.placers.registry import MICROBATCHED, get_placer
 from tfplace.placers.tracker import best_first
 from tfplace.simulate import Simulator
@@ -64,20 +63,20 @@ def imitation_task(
     TrainingError: A file cannot be read or written.
     InfeasibleError: No placement fits in memory.
   """
-  found = _kept(
+  known = _kept(
     decisions,
     config,
     config.seed,
     lambda: demonstrate(decisions, config),
   )
   classes = symmetry.device_classes(decisions.problem.cluster)
-  choices = decisions.to_choices(found["best"])
+  choices = decisions.to_choices(known["best"])
   choices = symmetry.by_first_use(choices, classes)
-  (step_us,) = step_times(evaluator, decisions.to_devices(choices[None]))
+  (step_us,) = evaluator.step_times(decisions.to_devices(choices[None]))
   fits = bool(np.isfinite(step_us))
   baseline_us = step_us
   if not fits:
-    (baseline_us,) = step_times(evaluator, found["best"][None])
+    (baseline_us,) = evaluator.step_times(known["best"][None])
   return Task(
     decisions,
     evaluator,
@@ -85,7 +84,7 @@ def imitation_task(
     choices,
     best_us=float(step_us),  # Infinite where it does not fit.
     best=choices if fits else None,
-    evaluations=int(found["evaluations"]),
+    evaluations=int(known["evaluations"]),
   )
 
 
@@ -108,7 +107,7 @@ def change_tasks(
   tasks = []
   for base in known["bases"]:
     based = decisions.based_on(base)
-    (base_us,) = step_times(evaluator, base[None])
+    (base_us,) = evaluator.step_times(base[None])
     task = Task(based, evaluator, float(base_us), based.base_choices)
     task.evaluate(based.base_choices[None])
     tasks.append(task)
@@ -125,10 +124,10 @@ def demonstrate(
   """
   simulator = Simulator(decisions.as_groups)
   limits = _NO_LIMIT_S, _TEACHER_EVALUATIONS
-  found = _results(simulator, _TEACHERS, config.seed, limits)
+  results = _results(simulator, _TEACHERS, config.seed, limits)
   return {
-    "best": best_first(found)[0].placement.devices,
-    "evaluations": sum(result.evaluations for result in found),
+    "best": best_first(results)[0].placement.devices,
+    "evaluations": sum(result.evaluations for result in results),
   }
 
 
@@ -141,13 +140,13 @@ def find_bases(problem: Problem, config: TrainConfig) -> np.ndarray:
   simulator = Simulator(problem)
   rules = MICROBATCHED if problem.graph.num_microbatches > 1 else _RULES
   ruled = _results(simulator, rules, config.seed, (_RULE_S, None))
-  found = [best_first(ruled)[0]]
+  results = [best_first(ruled)[0]]
 
   def search(placer: Placer, budget: Budget) -> None:
-    found.append(placer.place(problem, simulator, budget, config.seed))
+    results.append(placer.place(problem, simulator, budget, config.seed))
 
   def annealing() -> Placer:
-    return get_placer(_SEARCH, start=found[-1].placement.devices[None])
+    return get_placer(_SEARCH, start=results[-1].placement.devices[None])
 
   for evaluations in _SEARCHES:
     search(annealing(), Budget(_SEARCH_S, evaluations))
@@ -158,7 +157,7 @@ def find_bases(problem: Problem, config: TrainConfig) -> np.ndarray:
     asked = config.init_from
     asked = None if asked == policies.SHIPPED_NAME else asked
     search(get_placer("auto", asked), Budget(config.search_s))
-  return np.stack([result.placement.devices for result in best_first(found)])
+  return np.stack([result.placement.devices for result in best_first(results)])
 
 
 def _results(
@@ -168,17 +167,17 @@ def _results(
   limits: tuple[float, int | None],
 ) -> list[Result]:
   """Returns the results of strategies; raises an error if all fail."""
-  found: list[Result] = []
+  results: list[Result] = []
   failure: TfplaceError | None = None
   for name in strategies:
     placer, budget = get_placer(name), Budget(*limits)
     try:
-      found.append(placer.place(simulator.problem, simulator, budget, seed))
+      results.append(placer.place(simulator.problem, simulator, budget, seed))
     except TfplaceError as error:  # It may need more devices or memory.
       failure = error
-  if not found:
+  if not results:
     raise failure or InfeasibleError("there is no placement to start from")
-  return found
+  return results
 
 
 def _kept(
@@ -200,8 +199,8 @@ def _kept(
   path = os.path.join(folder, _file_name(decisions, about))
   if os.path.exists(path):
     try:
-      with np.load(path) as found:
-        return dict(found)
+      with np.load(path) as arrays:
+        return dict(arrays)
     except _BROKEN_FILE as error:
       raise TrainingError(f"{path!r} cannot be read: {error}") from error
   result = search()

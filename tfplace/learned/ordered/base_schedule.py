@@ -255,28 +255,28 @@ def _add_inputs(
 ) -> None:
   """Adds the inputs of an op; fills in when they could be on each device."""
   decision = np.int64(tables.decision_of[op])
-  own = np.int64(schedule.devices[op])
-  latest = schedule.latest[op] - tables.op_us[op, own]
+  home = np.int64(schedule.devices[op])
+  latest = schedule.latest[op] - tables.op_us[op, home]
   arrived = 0.0
   ready[:] = 0.0
   for i in range(tables.in_offsets[op], tables.in_offsets[op + 1]):
     producer, size = tables.in_src[i], tables.in_bytes[i]
     source, end = np.int64(schedule.devices[producer]), schedule.end[producer]
     other = np.int64(tables.decision_of[producer])
-    arrival = _arrival(tables, end, size, source, own)
+    arrival = _arrival(tables, end, size, source, home)
     arrived = max(arrived, arrival)
     for device in range(len(ready)):
       there = end  # An input of the same decision would move along.
       if other != decision:
         there = _arrival(tables, end, size, source, device)
-        late = _arrival(tables, end, size, device, own) - latest
+        late = _arrival(tables, end, size, device, home) - latest
         sums.late_out[other, device] = max(sums.late_out[other, device], late)
       ready[device] = max(ready[device], there)
-    if other != decision and source != own:
+    if other != decision and source != home:
       wait = max(0.0, schedule.start[op] - arrival) / schedule.step_us
       us = schedule.hard[op] * np.exp(-wait / _HARD) * (arrival - end)
       sums.from_device[decision, source] += us
-      sums.to_device[other, own] += us
+      sums.to_device[other, home] += us
       sums.sent[decision] += us
       sums.sent[other] += us
   wait = max(0.0, schedule.start[op] - arrived)

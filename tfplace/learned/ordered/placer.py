@@ -120,15 +120,15 @@ def _ruled(tracker: Tracker) -> Iterator[np.ndarray]:
   is_split = problem.graph.num_microbatches > 1
   rules = registry.MICROBATCHED if is_split else _RULES
   heft = ("heft",) if problem.graph.num_ops <= _HEFT_OPS else ()
-  found = 0
+  count = 0
   for name in (*rules, *heft):
     placer = registry.get_placer(name)
     # A rule may need more devices, or find nothing that fits.
     with contextlib.suppress(TfplaceError):
       budget = Budget(tracker.budget.left_s)
       yield placer.place(problem, evaluator, budget, 0).placement.devices
-      found += 1
-  if not found:
+      count += 1
+  if not count:
     groups = GroupGraph(problem)
     yield groups.expand(groups.nearest(np.zeros(groups.num_groups, int)))
 
@@ -217,10 +217,10 @@ class Pass:
       if np.count_nonzero(known.decisions.base != base) <= most:
         return known
     decisions, tables = self.tables.based_on(base)
-    found = _Based(decisions, tables, single_gains(tables, self._head))
+    based = _Based(decisions, tables, single_gains(tables, self._head))
     self._tries *= _FADING
-    self._known = (found, *self._known)[:_BASES]
-    return found
+    self._known = (based, *self._known)[:_BASES]
+    return based
 
 
 class _Based(NamedTuple):

@@ -87,12 +87,12 @@ def extract(decisions: Decisions, types: Sequence[str]) -> OpEmbedding:
   log_bytes = np.log1p(graph.output_bytes) / _LOG_BYTES
   src, dst, weight = seen.edge_src, seen.edge_dst, seen.edge[:, 0]
   largest = [
-    _largest(count, NEIGHBORS, own, weight, (other + 1.0) / count, other)
+    _largest((count, NEIGHBORS), own, weight, (other + 1.0) / count, other)
     for own, other in ((dst, src), (src, dst))
   ]
   return OpEmbedding(
     types=ops / np.maximum(ops.sum(axis=1, keepdims=True), 1.0),
-    sizes=_largest(count, OUTPUTS, owner, log_bytes, log_bytes),
+    sizes=_largest((count, OUTPUTS), owner, log_bytes, log_bytes),
     adjacency=np.concatenate(largest, axis=1),
     edge_src=src,
     edge_dst=dst,
@@ -102,21 +102,20 @@ def extract(decisions: Decisions, types: Sequence[str]) -> OpEmbedding:
 
 
 def _largest(
-  count: int,
-  number: int,
+  shape: tuple[int, int],
   owner: np.ndarray,
   weight: np.ndarray,
   values: np.ndarray,
   *ties: np.ndarray,
 ) -> np.ndarray:
-  """Returns [count, number] values of the largest weights of each owner.
+  """Returns [owners, number] values of the largest weights of each owner.
 
   They are in decreasing order and padded with 0; `ties` break ties.
   """
   order = np.lexsort((*ties, -weight, owner))
   row = owner[order]
   rank = np.arange(len(row)) - np.searchsorted(row, row)
-  kept = rank < number
-  result = np.zeros((count, number), np.float32)
+  kept = rank < shape[1]
+  result = np.zeros(shape, np.float32)
   result[row[kept], rank[kept]] = values[order][kept]
   return result

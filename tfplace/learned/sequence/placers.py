@@ -75,9 +75,8 @@ class RnnSampler(Sampler):
   """Samples the device of each decision, in sequence."""
 
   def sample(self, rng: np.random.Generator, samples: int) -> Sampled:
-    count, devices = self._allowed.shape
     groupings = self._decisions.groupings if self._is_placing else ()
-    noise = decoding_noise(rng, samples, count, devices, groupings)
+    noise = decoding_noise(rng, samples, self._allowed.shape, groupings)
     choices = self._run("decode", noise)
     return Sampled(choices, {"choices": choices})
 
@@ -88,8 +87,8 @@ class HierarchicalSampler(Sampler):
   def sample(self, rng: np.random.Generator, samples: int) -> Sampled:
     logits = self._run("group_logits")
     grouping = greedy_and_samples(logits, samples, rng)
-    groups, number = logits.shape[1], self._allowed.shape[1]
-    noise = decoding_noise(rng, samples, groups, number)
+    shape = logits.shape[1], self._allowed.shape[1]
+    noise = decoding_noise(rng, samples, shape)
     devices = self._run("decode", grouping, noise)
     given = {"grouping": grouping, "choices": devices}
     return Sampled(self.follow_groups(grouping, devices), given)

@@ -175,7 +175,7 @@ def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
   upper[:num_pairs] = 1.0
   goal = np.zeros(width)
   goal[-1] = 1.0
-  found = optimize.linprog(
+  solution = optimize.linprog(
     goal,
     A_ub=matrix,
     b_ub=limits,
@@ -184,7 +184,7 @@ def relaxed(nodes: Chains, time_limit_s: float) -> np.ndarray | None:
     # Presolving costs more than it saves on recurrent models.
     options={"time_limit": time_limit_s, "presolve": False},
   )
-  return found.x[:num_pairs] if found.status == 0 else None
+  return solution.x[:num_pairs] if solution.status == 0 else None
 
 
 def _constraints(nodes: Chains) -> "tuple[sparse.csr_matrix, np.ndarray]":

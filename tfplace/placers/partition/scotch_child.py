@@ -24,44 +24,31 @@ def pack(arrays: Sequence[np.ndarray]) -> bytes:
 
 
 def main(requests: BinaryIO) -> None:
-  """Writes each mapping as [num_vertices] int64 as soon as it is known."""
+  """Maps a graph onto two or more parts, once for each seed.
+
+  Reads the fields of a `WeightedGraph`, the [num_parts, num_parts] distances
+  and the [num_seeds] seeds. Writes each mapping as [num_vertices] int64 as soon
+  as it is known.
+  """
   # All other output belongs to the error message.
   answers = os.dup(1)
   os.dup2(2, 1)
-  stream = io.BytesIO(requests.read())
-  arrays = [np.load(stream, allow_pickle=False) for _ in range(6)]
-  with open(answers, "wb") as written:
-    _write_mappings(written, *arrays)
-
-
-def _write_mappings(
-  written: BinaryIO,
-  offsets: np.ndarray,
-  adjacent: np.ndarray,
-  edge_weights: np.ndarray,
-  vertex_weights: np.ndarray,
-  distance: np.ndarray,
-  seeds: np.ndarray,
-) -> None:
-  """Maps a graph onto two or more parts, once for each seed.
-
-  Args:
-    offsets: with `adjacent` and the weights, the fields of a `WeightedGraph`.
-    distance: [num_parts, num_parts] int64, symmetric, positive off the
-      diagonal.
-    seeds: [num_seeds] int64.
-  """
   import pyscotch  # Loads the library, and says so on stderr.
 
+  stream = io.BytesIO(requests.read())
+  offsets, adjacent, edge_weights, vertex_weights, distance, seeds = (
+    np.load(stream, allow_pickle=False) for _ in range(6)
+  )
   graph = pyscotch.Graph()
   graph.build(offsets, adjacent, vertex_weights, edge_weights)
   target, part_of = _target(distance)
-  for seed in seeds.tolist():
-    pyscotch.random_seed(seed)
-    pyscotch.random_reset()
-    parts = part_of[graph.map(target)]
-    written.write(parts.astype(np.int64).tobytes())
-    written.flush()
+  with open(answers, "wb") as written:
+    for seed in seeds.tolist():
+      pyscotch.random_seed(seed)
+      pyscotch.random_reset()
+      parts = part_of[graph.map(target)]
+      written.write(parts.astype(np.int64).tobytes())
+      written.flush()
 
 
 def hosts_of(distance: np.ndarray) -> np.ndarray | None:
@@ -82,14 +69,14 @@ def hosts_of(distance: np.ndarray) -> np.ndarray | None:
   members = [[i for i, h in enumerate(hosts) if h == host] for host in first]
   if len({len(parts) for parts in members}) > 1:
     return None
-  found = np.array(members)
+  result = np.array(members)
   is_far = np.ones_like(away)
   for parts in members:
     is_far[np.ix_(parts, parts)] = False
   far, close = distance[is_far], distance[~is_far & away]
   if len(set(far.tolist())) > 1 or len(set(close.tolist())) > 1:
     return None
-  return found
+  return result
 
 
 def _target(distance: np.ndarray) -> tuple[Any, np.ndarray]:

@@ -99,9 +99,9 @@ def longest_ops(groups: GroupGraph) -> np.ndarray:
 def axes(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   """Proposes every split; without an axis, one device runs everything."""
   devices, scopes = main_devices(groups), read_scopes(groups)
-  found = find_axes(groups, scopes)
-  parts: Iterable[np.ndarray] = splits(found, len(devices))
-  if not found:
+  ranks = find_axes(groups, scopes)
+  parts: Iterable[np.ndarray] = splits(ranks, len(devices))
+  if not ranks:
     parts = [np.zeros(len(scopes.paths), int)]
   yield (_placed(groups, part[scopes.of], devices) for part in parts)
 

@@ -111,21 +111,21 @@ class DeviceGrid:
     replicas, stages = layout.shape
     if replicas == 1:
       return [(np.zeros(self.count, np.int64), np.ones(1))]
-    own = self.microbatch != UNKNOWN
-    at = self.microbatch[own], stage[own]
+    in_microbatch = self.microbatch != UNKNOWN
+    at = self.microbatch[in_microbatch], stage[in_microbatch]
     time_us = np.zeros((replicas, self.count, stages))
     held = np.zeros((self.count, stages))
-    np.add.at(held, at, held_bytes(self.groups)[own])
+    np.add.at(held, at, held_bytes(self.groups)[in_microbatch])
     for replica, devices in enumerate(layout):
-      us = self.groups.possible_us[own, devices[at[1]]]
+      us = self.groups.possible_us[in_microbatch, devices[at[1]]]
       np.add.at(time_us[replica], at, us)
     memory = self.groups.problem.cluster.memory_bytes[layout]
-    found = balanced_shares(time_us.max(axis=2).T, held, memory)
+    shares = balanced_shares(time_us.max(axis=2).T, held, memory)
     speed = 1.0 / np.maximum(time_us.max(axis=2).sum(axis=1), 1e-300)
     weights = [np.ones(replicas), speed, 1.0 * (speed >= 0.999 * speed.max())]
     return [
       (share, used)
-      for share in found
+      for share in shares
       for weight in (weights if stages == 1 else weights[:1])
       if (used := weight * (np.bincount(share, minlength=replicas) > 0)).any()
     ]
@@ -199,17 +199,19 @@ class DeviceGrid:
     variable, is on its device with the fewest such bytes. All else is beside
     the variable.
     """
-    found, size = self._exchanges, self.groups.total_bytes
-    rows = np.flatnonzero(found.first != UNKNOWN)
+    exchanges, size = self._exchanges, self.groups.total_bytes
+    rows = np.flatnonzero(exchanges.first != UNKNOWN)
     hosts = self.groups.problem.cluster.hosts[grid]
     held = np.zeros(grid.shape)
     chosen: dict[tuple[int, int], int] = {}
     alike = share[1:] == share[:-1]
     is_run = np.append(alike, False) | np.append(False, alike)
-    moves_on = found.adds_last & is_run[found.last]
+    moves_on = exchanges.adds_last & is_run[exchanges.last]
     for group in rows[np.argsort(-size[rows], kind="stable")].tolist():
-      variable, at = int(found.variable[group]), stage[group]
-      first, last = share[[found.first[group], found.last[group]]].tolist()
+      variable, at = int(exchanges.variable[group]), stage[group]
+      first, last = share[
+        [exchanges.first[group], exchanges.last[group]]
+      ].tolist()
       if first == last or moves_on[group]:
         replica[group] = last
         continue
@@ -245,13 +247,13 @@ class DeviceGrid:
     else:
       work_us = np.bincount(layer, groups.fastest_us)
     of_layer = balanced_stages(work_us, self._cut_us, stages)
-    found = [of_layer[layer]]
+    stagings = [of_layer[layer]]
     if np.any(np.bincount(of_layer, held, stages) > limits):
       within = (held, limits)
-      found.append(
+      stagings.append(
         balanced_stages(work_us, self._cut_us, stages, within)[layer]
       )
-    return found
+    return stagings
 
   def _unequal_work(self, layout: np.ndarray) -> np.ndarray:
     """[stages, num_layers] microseconds, on the slowest device of a stage."""
@@ -269,8 +271,8 @@ class DeviceGrid:
     """[num_groups] layer of each group, numbered in forward order."""
     groups = self.groups
     layer = self._follow(self._layers())
-    found = self._exchanges
-    layer = np.where(found.is_relay, layer[found.variable], layer)
+    exchanges = self._exchanges
+    layer = np.where(exchanges.is_relay, layer[exchanges.variable], layer)
     layer = np.unique(layer, return_inverse=True)[1].reshape(-1)
     # Sort layers by the time from their first op to the end of the step. By
     # earliest start, a layer's reshaped weight would count as its input.
@@ -322,8 +324,8 @@ def device_grids(groups: GroupGraph) -> list[DeviceGrid]:
   """Returns the main devices, and all that can work where these differ."""
   devices, cluster = working_devices(groups), groups.problem.cluster
   alike = {(cluster.devices[i].kind, cluster.memory_bytes[i]) for i in devices}
-  found = [DeviceGrid(groups)]
-  return found if len(alike) == 1 else [*found, DeviceGrid(groups, devices)]
+  grids = [DeviceGrid(groups)]
+  return grids if len(alike) == 1 else [*grids, DeviceGrid(groups, devices)]
 
 
 def _layouts(

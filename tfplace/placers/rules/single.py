@@ -61,15 +61,15 @@ def _alike(cluster: Cluster, device: int, row: np.ndarray) -> bytes:
 
   `row` is the [num_ops] placement with everything possible on `device`.
   """
-  own = row == device
-  used = np.append(device, np.unique(row[~own]))
+  is_here = row == device
+  used = np.append(device, np.unique(row[~is_here]))
   at = np.ix_(used, used)
   about = cluster.devices[device]
   parts = [np.array([about.memory_bytes, about.op_overhead_us])]
   for field in ("bandwidth", "latency_us", "gap_us", *MESSAGE_COSTS):
     parts.append(getattr(cluster, field)[at])
   channel = cluster.channel[at].ravel()
-  parts += [channel[:, None] == channel, np.where(own, -1, row)]
+  parts += [channel[:, None] == channel, np.where(is_here, -1, row)]
   return about.kind.encode() + b"".join(part.tobytes() for part in parts)
 
 

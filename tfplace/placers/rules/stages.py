@@ -123,12 +123,12 @@ def balanced_shares(
     [num_microbatches] replica of each microbatch; equal ones are in the order
     of their replicas.
   """
-  found = [_dealt(time_us)]
+  shares = [_dealt(time_us)]
   sums = np.zeros_like(memory)
-  np.add.at(sums, found[0], held)
+  np.add.at(sums, shares[0], held)
   if (sums > memory).any():
-    found.append(_dealt(time_us, held, memory))
-  return found
+    shares.append(_dealt(time_us, held, memory))
+  return shares
 
 
 def _dealt(

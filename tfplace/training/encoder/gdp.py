@@ -119,8 +119,8 @@ class GdpLearner(EncoderLearner):
     task, observation = self._tasks[graph], self._indices(graph)
     every = self._logits(observation)
     logits = every.numpy()[0, :, : len(task.classes)]
-    explorations = task.decisions.explorations
-    choices = sample(logits, self._config.samples, rng, explorations)
+    groupings = task.decisions.explorations
+    choices = sample(logits, self._config.samples, rng, groupings=groupings)
     # Identical devices get their most probable names.
     choices = symmetry.likeliest(choices, logits, task.classes)
     if task.best is not None:

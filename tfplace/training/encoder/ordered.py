@@ -12,7 +12,6 @@ from tfplace.learned.decisions import NEVER
 from tfplace.learned.ordered.decoding import FEATURES, Head, decode
 from tfplace.learned.ordered.neighborhoods import Neighborhoods
 from tfplace.learned.ordered.tables import partial_tables
-from tfplace.learned.sampling import step_times
 from tfplace.simulate import Simulator
 from tfplace.training.config import TrainConfig
 from tfplace.training.encoder.agent import (
@@ -215,7 +214,7 @@ class OrderedLearner(EncoderLearner):
     simulator = task.evaluator
     if not isinstance(simulator, Simulator):
       simulator = Simulator(task.decisions.problem)
-    return step_times(simulator, task.decisions.to_devices(choices))
+    return simulator.step_times(task.decisions.to_devices(choices))
 
   def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
     observed, candidates, kept, decision, device, right = given

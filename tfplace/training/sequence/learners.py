@@ -80,7 +80,12 @@ class SequenceLearner(Learner):
     target = self._target(graph)
     ones = np.ones(len(next(iter(target.values()))), np.float32)
     loss, _ = self._update(
-      self._cross_entropy, graph, target, ones, 0.0, SMOOTHING
+      self._cross_entropy,
+      graph,
+      target,
+      advantages=ones,
+      entropy_weight=0.0,
+      smoothing=SMOOTHING,
     )
     return loss
 
@@ -92,22 +97,30 @@ class SequenceLearner(Learner):
     reward = log_rewards(every_us[1:], task.baseline_us)
     taught = margins(tf.constant(reward), config.elite).numpy()
     given = {name: values[1:] for name, values in sampled.given.items()}
-    loss, entropy = self._update(
-      self._reinforce, graph, given, advantages(taught), config.entropy, 0.0
-    )
+    loss, entropy = self._improve_on(graph, given, advantages(taught))
     return _step(every_us, reward, loss, entropy)
 
+  def _improve_on(
+    self, graph: int, given: dict[str, np.ndarray], advantages: np.ndarray
+  ) -> tuple[float, float]:
+    """Takes a step of REINFORCE; see `_update`."""
+    return self._update(
+      self._reinforce,
+      graph,
+      given,
+      advantages=advantages,
+      entropy_weight=self._config.entropy,
+      smoothing=0.0,
+    )
+
   def _update(
-    self,
-    function: Any,
-    graph: int,
-    given: dict[str, np.ndarray],
-    *more: Any,
+    self, function: Any, graph: int, given: dict[str, np.ndarray], **more: Any
   ) -> tuple[float, float]:
     """Takes a gradient step; returns the policy loss and the entropy."""
     tensors = {name: tf.constant(values) for name, values in given.items()}
     loss, entropy = function(
-      {**self._tensors[graph], **tensors}, *map(tf.constant, more)
+      {**self._tensors[graph], **tensors},
+      **{name: tf.constant(value) for name, value in more.items()},
     )
     return float(loss), float(entropy)
 
@@ -115,6 +128,7 @@ class SequenceLearner(Learner):
     self,
     optimizer: tf.keras.optimizers.Optimizer,
     given: dict[str, tf.Tensor],
+    *,
     advantages: tf.Tensor,
     entropy_weight: tf.Tensor,
     smoothing: tf.Tensor,
@@ -207,9 +221,7 @@ class PlacetoLearner(SequenceLearner):
     parts = np.array_split(order, -(-len(order) // _STATES))
     for rows in parts:
       given = {name: values[rows] for name, values in state.items()}
-      loss, entropy = self._update(
-        self._reinforce, graph, given, returns[rows], config.entropy, 0.0
-      )
+      loss, entropy = self._improve_on(graph, given, returns[rows])
     return _step(every_us[:, -1], reward[:, -1], loss, entropy)
 
   def _target(self, graph: int) -> dict[str, np.ndarray]:

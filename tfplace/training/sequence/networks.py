@@ -36,8 +36,8 @@ class Choices:
     if self.logits.shape[0] != 1:
       return tf.gather(every, self.chosen, batch_dims=2)
     # Placements share the logits; gathering by decision avoids copies.
-    found = tf.gather(every[0], tf.transpose(self.chosen), batch_dims=1)
-    return tf.transpose(found)
+    by_decision = tf.transpose(self.chosen)
+    return tf.transpose(tf.gather(every[0], by_decision, batch_dims=1))
 
   def mean(self, values: tf.Tensor) -> tf.Tensor:
     """Averages [B, K] values over decisions, weighted, to [B]."""
@@ -112,6 +112,7 @@ class Seq2Seq(tf.Module):
     device: tf.Tensor,
     allowed: tf.Tensor,
     noise: tf.Tensor,
+    *,
     choices: tf.Tensor | None = None,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Decodes the devices that maximize logits plus noise, step by step.
@@ -240,7 +241,9 @@ class RnnNetwork(tf.Module):
     self, given: Tensors, noise: tf.Tensor, choices: tf.Tensor | None = None
   ) -> tuple[tf.Tensor, tf.Tensor]:
     steps, allowed = self._embed(given)[None], given["allowed"][None]
-    return self._seq2seq(steps, given["device"], allowed, noise, choices)
+    return self._seq2seq(
+      steps, given["device"], allowed, noise, choices=choices
+    )
 
   def _embed(self, given: Tensors) -> tf.Tensor:
     embedded = self._types(given["types"])
@@ -289,7 +292,9 @@ class HierarchicalNetwork(RnnNetwork):
     self, given: Tensors, noise: tf.Tensor, choices: tf.Tensor | None = None
   ) -> tuple[tf.Tensor, tf.Tensor]:
     steps, allowed, _ = self.groups(given)
-    return self._seq2seq(steps, given["device"], allowed, noise, choices)
+    return self._seq2seq(
+      steps, given["device"], allowed, noise, choices=choices
+    )
 
   def groups(self, given: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Describes the groups of [B, N] `grouping`.

@@ -120,7 +120,7 @@ class PlacetoNetwork(tf.Module):
   def embed(self, observed: tf.Tensor, feeds: tf.Tensor) -> tf.Tensor:
     """Maps [N, B, D, F] features to [N, B, D, 2 * units] embeddings."""
     first = self._transform(observed)
-    found = []
+    embeddings = []
     for members, message in zip(
       (feeds, tf.transpose(feeds)), self._messages, strict=True
     ):
@@ -128,8 +128,8 @@ class PlacetoNetwork(tf.Module):
       state = first
       for _ in range(self.config.rounds):
         state = message("nm,mbdf->nbdf", members, state) * has_any + first
-      found.append(state)
-    return tf.concat(found, axis=-1)
+      embeddings.append(state)
+    return tf.concat(embeddings, axis=-1)
 
   def pool(
     self, embedded: tf.Tensor, ancestors: tf.Tensor, step: tf.Tensor
