@@ -56,11 +56,11 @@ def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
       the bound proven so far.
   """
   began = time.perf_counter()
-  found = {SIMPLE: problem.simple_bound_us}
+  proven_us = {SIMPLE: problem.simple_bound_us}
   num_ops = problem.graph.num_ops
   if num_ops:
     relaxed = relax(problem)
-    found[WORK], price = work_prices(relaxed, limit_s=at_most_s / 3)
+    proven_us[WORK], price = work_prices(relaxed, limit_s=at_most_s / 3)
     reach = _LARGE_REACH if num_ops > _LARGE_OPS else _REACH
     pilot = (0,) if num_ops > _PILOT_OPS and at_most_s < math.inf else ()
     took_s = 0.0
@@ -69,10 +69,10 @@ def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
       # The time grows in proportion to the reach.
       if left_s <= 0 or took_s * each / 2 > left_s:
         break
-      found[PATH] = _longest_path(relaxed, price, each)
+      proven_us[PATH] = _longest_path(relaxed, price, each)
       took_s = left_s - (at_most_s - (time.perf_counter() - began))
-  safe = {k: v * (1 - ROUNDING) for k, v in found.items() if np.isfinite(v)}
-  safe[SIMPLE] = found[SIMPLE]
+  safe = {k: v * (1 - ROUNDING) for k, v in proven_us.items() if np.isfinite(v)}
+  safe[SIMPLE] = proven_us[SIMPLE]
   argument = max(safe, key=lambda key: safe[key])
   return Bound(safe[argument], argument, safe, time.perf_counter() - began)
 

@@ -143,5 +143,5 @@ def _step(
 
 def by_op(graph: OpGraph, values: Mapping[str, float]) -> np.ndarray:
   """Returns [num_ops] values of ops by name, 0 for missing ones."""
-  found = (values.get(name, 0.0) for name in graph.names)
-  return np.fromiter(found, np.float64, graph.num_ops)
+  by_name = (values.get(name, 0.0) for name in graph.names)
+  return np.fromiter(by_name, np.float64, graph.num_ops)

@@ -90,13 +90,13 @@ class CallCosts:
     """
     if not self._functions:
       return {}
-    found = {
+    costs = {
       op.name: self._of_op(op, names)
       for op in graph.get_operations()
       if op.name not in repeated and (names := self._called(op))
     }
-    same = {op: found[its] for op, its in repeated.items() if its in found}
-    return {**found, **same}
+    same = {op: costs[its] for op, its in repeated.items() if its in costs}
+    return {**costs, **same}
 
   def _called(self, op: tf.Operation) -> list[str]:
     names = nodes.called_functions(op.node_def)
@@ -139,7 +139,7 @@ class CallCosts:
   def _of_body(self, body: Body) -> CallCost:
     calls = self.of_graph(body.graph)
     specs = sizes.output_specs(body.graph, check_placeholders=False)
-    own = self._op_times(OpClasses(body.graph_def, body.graph, specs))
+    op_times = self._op_times(OpClasses(body.graph_def, body.graph, specs))
     total = {
       kind: sum(
         calls[op.name].time_us[kind]
@@ -147,10 +147,10 @@ class CallCosts:
         else times.get(op.name, 0.0)
         for op in body.graph.get_operations()
       )
-      for kind, times in own.time_us.items()
+      for kind, times in op_times.time_us.items()
     }
     exact = all(call.is_exact for call in calls.values())
-    rejected = {**own.rejected, **rejected_in(calls.values())}
+    rejected = {**op_times.rejected, **rejected_in(calls.values())}
     peak = _peak_bytes(body.graph, specs, calls)
     return CallCost(total, peak, exact, rejected)
 

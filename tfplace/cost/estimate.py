@@ -53,16 +53,16 @@ def class_times(
   """
   if not hardware:
     return OpTimes({}, {})
-  found = estimates(classes.graph_def, classes.representatives, hardware)
+  estimated = estimates(classes.graph_def, classes.representatives, hardware)
   rejected = {
-    name: found.rejected[representative]
+    name: estimated.rejected[representative]
     for name, representative in classes.of_op.items()
-    if representative in found.rejected
+    if representative in estimated.rejected
   }
   num_bytes = {name: _num_bytes(classes, name) for name in rejected}
   times: dict[Timed, dict[str, float]] = {}
   for kind, properties in hardware.items():
-    of_class = found.time_us[kind]
+    of_class = estimated.time_us[kind]
     times[kind] = {
       name: _valid(of_class[representative])
       for name, representative in classes.of_op.items()
@@ -126,8 +126,8 @@ def estimates(
 def _part(
   graph_def: tf.compat.v1.GraphDef, ops: Sequence[str]
 ) -> tf.compat.v1.GraphDef:
-  own = set(ops)
-  wanted = own.union(*(n.input for n in graph_def.node if n.name in own))
+  names = set(ops)
+  wanted = names.union(*(n.input for n in graph_def.node if n.name in names))
   part = tf.compat.v1.GraphDef(versions=graph_def.versions)
   part.node.extend(node for node in graph_def.node if node.name in wanted)
   return part

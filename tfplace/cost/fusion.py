@@ -105,19 +105,19 @@ class Fusion:
     ]
     kernels = _Kernels(self._moved)
     for at, op in enumerate(ops):
-      kind, mine = self._graph.types[op], self._tensors(op)
+      kind, results = self._graph.types[op], self._tensors(op)
       inputs = self._inputs(op)
-      read = kernels.read(inputs, kind, mine)
+      read = kernels.read(inputs, kind, results)
       if kind in _NORMALIZED:
-        mine, statistics = mine[:1], mine[1:]
+        results, statistics = results[:1], results[1:]
         if self._readers(op, statistics):
           kernels.write(at, statistics, read, None)
-          read = kernels.read([*inputs, *statistics], kind, mine)
-      if kind in FREE or not (_is_call(kind) or self._is_written(op, mine)):
-        kernels.compute(at, mine, read)
+          read = kernels.read([*inputs, *statistics], kind, results)
+      if kind in FREE or not (_is_call(kind) or self._is_written(op, results)):
+        kernels.compute(at, results, read)
         continue
       call = op if _is_call(kind) else self._product_before(op, read, kernels)
-      kernels.write(at, mine, read, call)
+      kernels.write(at, results, read, call)
     temp = self._peak(ops, kernels.last_read, set(outputs))
     loops = list(kernels.loops.values())
     calls = list(dict.fromkeys(kernels.call_of.values()))
@@ -248,17 +248,19 @@ class _Kernels:
       is_early = self._level(tensor) < level
       if is_early and read_bytes > 2 * self._sizes[tensor]:
         self._materialize(tensor)
-    found = self._union(inputs)
-    if len(found) > _MOST_READS:
+    read_bytes_of = self._union(inputs)
+    if len(read_bytes_of) > _MOST_READS:
       for tensor in inputs:
         if len(self._sources(tensor)) > 1:
           self._materialize(tensor)
-      found = self._union(inputs)
+      read_bytes_of = self._union(inputs)
     if kind.startswith(_PARTS):
       largest = max((float(self._sizes[t]) for t in inputs), default=0.0)
       share = sum(float(self._sizes[t]) for t in results) / max(largest, 1.0)
-      found = {t: min(share, 1.0) * size for t, size in found.items()}
-    return found
+      read_bytes_of = {
+        t: min(share, 1.0) * size for t, size in read_bytes_of.items()
+      }
+    return read_bytes_of
 
   def compute(
     self, at: int, results: Sequence[int], read: Mapping[int, float]
@@ -304,12 +306,12 @@ class _Kernels:
     return self._depth.get(tensor, 0)
 
   def _union(self, inputs: Iterable[int]) -> dict[int, float]:
-    found: dict[int, float] = {}
+    total_bytes: dict[int, float] = {}
     for tensor in inputs:
       for source, size in self._sources(tensor).items():
-        total = found.get(source, 0.0) + size
-        found[source] = min(total, float(self._sizes[source]))
-    return found
+        total = total_bytes.get(source, 0.0) + size
+        total_bytes[source] = min(total, float(self._sizes[source]))
+    return total_bytes
 
   def _materialize(self, tensor: int) -> None:
     """Writes a tensor that was to be computed where it is read."""

@@ -81,9 +81,9 @@ def described_by_kind(cluster: Cluster) -> dict[str, Hardware]:
 def _parse(name: str, described: Any) -> Hardware:
   _check_fields(name, described)
   described = _with_cores(name, described)
-  own = {k: v for k, v in described.items() if k not in gpu_hardware.FIELDS}
+  fields = {k: v for k, v in described.items() if k not in gpu_hardware.FIELDS}
   try:
-    properties = json_format.ParseDict(own, DeviceProperties())
+    properties = json_format.ParseDict(fields, DeviceProperties())
   except Exception as error:  # protobuf promises no class of its own
     raise ProblemError(
       f"device {name!r}: its hardware is not understood: {error}", device=name

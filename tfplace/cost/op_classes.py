@@ -189,10 +189,10 @@ def repeated_ops(
   first: dict[str, list[str]] = {}
   result: dict[str, str] = {}
 
-  def is_same_input(mine: str, its: str) -> bool:
-    if mine == its:
+  def is_same_input(tensor: str, its: str) -> bool:
+    if tensor == its:
       return True
-    (one, output), (other, index) = map(nodes.split_tensor, (mine, its))
+    (one, output), (other, index) = map(nodes.split_tensor, (tensor, its))
     if output != index or one == other:
       return False
     if result.get(one, one) == result.get(other, other):
@@ -202,15 +202,15 @@ def repeated_ops(
       return False
     tensors = (graph.get_tensor_by_name(f"{n}:{index}") for n in (one, other))
     # A static value may decide a cost.
-    return all(_static_value(tensor) is None for tensor in tensors)
+    return all(_static_value(each) is None for each in tensors)
 
-  def is_same(mine: NodeDef, its: NodeDef) -> bool:
-    inputs = [_data(node) for node in (mine, its)]
+  def is_same(one: NodeDef, other: NodeDef) -> bool:
+    inputs = [_data(node) for node in (one, other)]
     return (
-      mine.op == its.op
-      and specs[mine.name] == specs[its.name]
+      one.op == other.op
+      and specs[one.name] == specs[other.name]
       and len(inputs[0]) == len(inputs[1])
-      and _attributes(mine) == _attributes(its)
+      and _attributes(one) == _attributes(other)
       and all(map(is_same_input, *inputs))
     )
 

@@ -51,35 +51,35 @@ def estimated_costs(step: Step, op_times: OpTimer) -> OpCosts:
   """
   graph = step.graph_def, step.tf_graph, step.outputs
   repeated = op_classes.repeated_ops(*graph)
-  own = op_times(op_classes.OpClasses(*graph, repeated))
+  of_ops = op_times(op_classes.OpClasses(*graph, repeated))
   called = calls.CallCosts(step.graph_def, op_times).of_graph(
     step.tf_graph, repeated
   )
   time_us: dict[str, np.ndarray] = {}
   peak_us: dict[str, np.ndarray] = {}
-  for key, of_op in own.time_us.items():
+  for key, of_op in of_ops.time_us.items():
     of_calls = {
       name: call.time_us[key]
       for name, call in called.items()
       if key in call.time_us
     }
-    found = by_op(step.graph, {**of_op, **of_calls})
+    values = by_op(step.graph, {**of_op, **of_calls})
     if isinstance(key, str):
-      time_us[key] = found
+      time_us[key] = values
     else:
-      peak_us[key.kind] = found
+      peak_us[key.kind] = values
   temp_bytes = {name: call.temp_bytes for name, call in called.items()}
   guessed = [name for name, call in called.items() if not call.is_exact]
   extra: dict[str, Any] = {}
   if guessed:
     extra["unknown_trip_counts"] = guessed
-  rejected = {name: [name] for name in own.rejected}
+  rejected = {name: [name] for name in of_ops.rejected}
   rejected |= {
     name: list(call.rejected) for name, call in called.items() if call.rejected
   }
   if rejected:
     extra["rejected_by_grappler"] = list(rejected)
-    reasons = {**own.rejected, **calls.rejected_in(called.values())}
+    reasons = {**of_ops.rejected, **calls.rejected_in(called.values())}
     _warn(step, rejected, reasons)
   return OpCosts(time_us, by_op(step.graph, temp_bytes), extra, peak_us)
 

@@ -94,7 +94,7 @@ def with_intervals(results: Sequence[Result]) -> list[Result]:
   step_us = sampled_step_us(results[0].placement.problem, devices)
   if step_us is None:
     return [*results]
-  found = [*results]
+  shown_results = [*results]
   for i, samples in zip(shown, step_us.T, strict=True):
     interval_us = np.percentile(samples, INTERVAL).tolist()
     extra: dict[str, Any] = {"interval_us": interval_us}
@@ -102,8 +102,8 @@ def with_intervals(results: Sequence[Result]) -> list[Result]:
       share = float((samples < step_us[:, 1]).mean())
       extra["samples_won"] = {results[shown[1]].strategy: share}
     evaluation = results[i].evaluation.with_extra(**extra)
-    found[i] = dataclasses.replace(results[i], evaluation=evaluation)
-  return found
+    shown_results[i] = dataclasses.replace(results[i], evaluation=evaluation)
+  return shown_results
 
 
 def interval_in_words(evaluation: Evaluation) -> str:

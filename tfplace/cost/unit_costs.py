@@ -57,12 +57,12 @@ def fuse(
     if unit_of[op] >= 0:
       members.setdefault(int(unit_of[op]), []).append(op)
   inside = Fusion(graph, unit_of)
-  found = {number: inside.unit(ops) for number, ops in members.items()}
+  units = {number: inside.unit(ops) for number, ops in members.items()}
   unit_us = {
-    kind: _times_us(graph, kind, found.values(), gpus.get(kind))
+    kind: _times_us(graph, kind, units.values(), gpus.get(kind))
     for kind in graph.time_us
   }
-  return _with_units(graph, unit_of, found, unit_us, inside.inlined)
+  return _with_units(graph, unit_of, units, unit_us, inside.inlined)
 
 
 def _times_us(

@@ -50,11 +50,11 @@ def simulated_order(placement: Placement) -> np.ndarray:
 def turns(placement: Placement) -> dict[str, int]:
   """Returns the turn of each op that `chains` has; ops of a unit share one."""
   graph = placement.problem.graph
-  found: dict[str, int] = {}
+  turn_of: dict[str, int] = {}
   for turn, op in enumerate(simulated_order(placement).tolist()):
     name = graph.names[op]
-    found.update(dict.fromkeys(graph.members.get(name, (name,)), turn))
-  return found
+    turn_of.update(dict.fromkeys(graph.members.get(name, (name,)), turn))
+  return turn_of
 
 
 def op_order_to_json(placement: Placement) -> dict[str, list[str]]:

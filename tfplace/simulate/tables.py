@@ -199,8 +199,8 @@ def _ops(
   producer = np.repeat(np.arange(graph.num_ops), np.diff(graph.output_offsets))
   outputs = np.bincount(producer, graph.output_bytes, graph.num_ops)
   read = np.bincount(slots["src"], slots["bytes"], graph.num_ops)
-  own = slots[slots["reader"] >= 0]
-  inputs = np.bincount(own["reader"], own["bytes"], graph.num_ops)
+  unshared = slots[slots["reader"] >= 0]
+  inputs = np.bincount(unshared["reader"], unshared["bytes"], graph.num_ops)
   _, by_dst = graph.in_csr
   of_edge = slots[slot_of[by_dst]]
   shared = by_dst[(of_edge["reader"] < 0) & (of_edge["bytes"] > 0)]

@@ -134,7 +134,7 @@ def analytic_us(
   area = shapes.filter_height * shapes.filter_width
   weights = shapes.channels * shapes.filters
   traffic = (shapes.elements + weights * area) * rates.element_bytes
-  found = gemm.combined(
+  best_us = gemm.combined(
     _tiled_us(
       np.ones_like(area),
       shapes.batch * shapes.height * shapes.width,
@@ -148,8 +148,8 @@ def analytic_us(
   )
   for tile, share in zip(OUTPUT_TILES, parameters.winograd_share, strict=True):
     time_us = _winograd_us(shapes, traffic, tile, share, rates, parameters)
-    found = np.minimum(found, time_us)
-  return found
+    best_us = np.minimum(best_us, time_us)
+  return best_us
 
 
 def _winograd_us(
@@ -197,8 +197,8 @@ def _tiled_us(
   best = np.full(m.shape, np.inf)
   for tile in gemm.TILES:
     blocks = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
-    found = gemm.compute_us(blocks, tile, k, rates, parameters)
-    best = np.minimum(best, found)
+    tile_us = gemm.compute_us(blocks, tile, k, rates, parameters)
+    best = np.minimum(best, tile_us)
   return best
 
 

@@ -54,9 +54,9 @@ def _op_times(
   tensor_float_32: bool,
 ) -> estimate.OpTimes:
   """Times ops on the kinds of `hardware` by Grappler, on GPUs by kernels."""
-  found = estimate.class_times(hardware, classes)
+  by_grappler = estimate.class_times(hardware, classes)
   kernels = _kernels(classes, tensor_float_32)
-  times = {**found.time_us}
+  times = {**by_grappler.time_us}
   for kind, gpu in gpus.items():
     each = times_us([*kernels.values()], gpu, parameters.load()).tolist()
     at_peak = [
@@ -70,7 +70,7 @@ def _op_times(
         for op, representative in classes.of_op.items()
         if representative in of_class
       }
-  return estimate.OpTimes(times, found.rejected)
+  return estimate.OpTimes(times, by_grappler.rejected)
 
 
 def _kernels(

@@ -147,9 +147,9 @@ def kernel_of(op: Op, tensor_float_32: bool) -> Kernel | None:
   precision = _precision(op, tensor_float_32)
   product = _PRODUCTS.get(op.type)
   if product is not None:
-    found = product(op, precision)
-    if found is not None:
-      return found
+    kernel = product(op, precision)
+    if kernel is not None:
+      return kernel
   return _memory_bound(op, "fp32" if precision == "tf32" else precision)
 
 
