@@ -47,7 +47,7 @@ def image():
 
 
 def test_op_names_and_the_graph_record_the_sizes():
-  config = VariantConfig.of([5, 2, 1], 2)
+  config = VariantConfig.from_microbatches([5, 2, 1], 2)
   graph = tfplace.extract(
     image(), batch_size=8, microbatches=[5, 2, 1], max_in_flight=2
   )
@@ -90,5 +90,5 @@ def test_statistics_are_means_over_examples():
 )
 def test_wrong_sizes_are_one_sentence(sizes, told):
   with pytest.raises(ExtractionError, match=told) as caught:
-    trace_keras(image(), 8, microbatches=VariantConfig.of(sizes))
+    trace_keras(image(), 8, microbatches=VariantConfig.from_microbatches(sizes))
   assert "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from tests.testing import placed_models as at
 from tests.testing.clusters import linked
 from tfplace.bounds import lower_bound
 from tfplace.errors import ApplyError, TfplaceError
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.keras import progress, steps
 from tfplace.plan import local_step
 from tfplace.plan.local_devices import local_cluster

@@ -129,7 +129,7 @@ def test_auto_tries_only_equal_sizes_on_equal_devices():
 
 def test_given_sizes_stay_where_only_recomputation_is_open():
   step = Step([FAST, SLOW])
-  sizes = VariantConfig.of([16, 8])
+  sizes = VariantConfig.from_microbatches([16, 8])
   config = PlanConfig(
     budget_s=60.0,
     max_evaluations=400,

@@ -201,7 +201,7 @@ def _version(name: str) -> str | None:
 
 def _devices(facts: dict[str, Any]) -> Section:
   """Shows processor and GPUs; checks GPUs and Keras' backend."""
-  from tfplace.graph.units import format_bytes
+  from tfplace.graph.quantities import format_bytes
   from tfplace.measure.local import host
   from tfplace.plan import graph_keys
 

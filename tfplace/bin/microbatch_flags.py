@@ -60,7 +60,7 @@ def config(values: flags.FlagValues) -> VariantConfig:
   Raises:
     UsageError: a value is not a whole number of at least 1.
   """
-  return VariantConfig.of(
+  return VariantConfig.from_microbatches(
     1 if is_chosen(values) else _microbatches(values),
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfplace.errors import InfeasibleError
 from tfplace.graph.problem import Problem
-from tfplace.graph.units import exact_bytes, format_bytes
+from tfplace.graph.quantities import exact_bytes, format_bytes
 from tfplace.simulate.links import serial_us
 
 _ROUNDING = 1e-9  # Relative error that a sum of bytes may have.

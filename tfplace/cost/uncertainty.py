@@ -19,7 +19,7 @@ from tfplace.graph.cluster import Device
 from tfplace.graph.evaluation import Evaluation, Result
 from tfplace.graph.op_graph import UNIT, OpGraph
 from tfplace.graph.problem import Problem
-from tfplace.graph.units import format_share, time_scale
+from tfplace.graph.quantities import format_share, time_scale
 from tfplace.hardware.hardware import GPUS
 from tfplace.simulate import Simulator
 

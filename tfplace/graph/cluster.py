@@ -15,7 +15,7 @@ from tfplace.graph.argument_checks import (
   check_name,
   check_summand,
 )
-from tfplace.graph.units import num_bytes
+from tfplace.graph.quantities import num_bytes
 
 CPU = "CPU"  # Kind of CPUs; `CPU-<name>` where there are several.
 NO_CHANNEL = -1  # Entry of `Cluster.channel` for a missing link.

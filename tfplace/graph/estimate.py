@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from tfplace.graph.argument_checks import Text, Unlimited
-from tfplace.graph.units import format_bytes, format_share, format_us
+from tfplace.graph.quantities import format_bytes, format_share, format_us
 
 # Roles of a step's variables.
 TRAINABLE, NON_TRAINABLE = "trainable", "non_trainable"

@@ -84,7 +84,7 @@ class VariantConfig:
   devices: tuple[int, ...] = ()
 
   @classmethod
-  def of(
+  def from_microbatches(
     cls,
     microbatches: int | Sequence[int],
     max_in_flight: int | None = None,

@@ -13,7 +13,7 @@ from tfplace.graph.argument_checks import check_count, whole_number
 from tfplace.graph.budget import check_budget
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.keras import progress, state
 from tfplace.keras.controller import Controller, controller_of
 from tfplace.keras.step_clock import StepClock

@@ -42,7 +42,7 @@ def read_plan(placement: PlanLike) -> Plan:
   if isinstance(placement, Plan):
     return placement
   if isinstance(placement, Placement):
-    return Plan.of(placement)
+    return Plan.from_placement(placement)
   if isinstance(placement, str | os.PathLike):
     return Plan.load(placement)
   is_mapping = isinstance(placement, Mapping) and bool(placement)

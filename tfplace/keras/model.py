@@ -70,7 +70,7 @@ def place_model(
   state.check_not_eager(model)
   if placement is not None:
     check_nothing_to_plan(options)
-    apply(model, given_plan(placement, model, PlanConfig.of(options)))
+    apply(model, given_plan(placement, model, PlanConfig.from_options(options)))
     return model
   planner, plan = KerasPlanner(model, cluster, options), None
   is_fixed = planner.config.batch_size or inputs.static_batch_size(model)
@@ -191,7 +191,7 @@ def placed(function: Any = None, /, **options: Unpack[PlaceOptions]) -> Any:
     TypeError: a keyword is unknown, or `function` is not callable.
   """
   where = ("cluster", "placement")
-  PlanConfig.of({k: v for k, v in options.items() if k not in where})
+  PlanConfig.from_options({k: v for k, v in options.items() if k not in where})
   if function is None:
     return functools.partial(_decorate, options)
   if not callable(function):

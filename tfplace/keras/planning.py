@@ -18,7 +18,7 @@ from tfplace.extraction.nodes import split_tensor
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
 from tfplace.graph.cluster import with_max_memory
 from tfplace.graph.microbatches import WHOLE, is_auto
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.keras import progress
 from tfplace.keras.controller import own_steps
 from tfplace.keras.steps import KerasSource, KerasSteps
@@ -79,7 +79,7 @@ class KerasPlanner:
       ExtractionError: the step is known to be impossible to split.
       TfplaceError: an option is invalid.
     """
-    config = PlanConfig.of(options, init_placement=init_placement)
+    config = PlanConfig.from_options(options, init_placement=init_placement)
     if config.measures_costs is None:
       config = dataclasses.replace(config, measures_costs=cluster is None)
     described = find_cluster(cluster)

@@ -17,7 +17,7 @@ from tfplace.graph.evaluation import Result
 from tfplace.graph.phases import updates, variable_ops
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.placers.order_choice import place_in_order
 from tfplace.placers.requests import Request, followed, with_effort
 

@@ -12,7 +12,7 @@ from tfplace.graph.evaluation import Evaluation, HistoryPoint, Result
 from tfplace.graph.placement import Placement, check_links
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
-from tfplace.graph.units import exact_bytes, format_bytes
+from tfplace.graph.quantities import exact_bytes, format_bytes
 
 _MAX_DEVICES = 4  # Maximum number of devices listed in an error.
 

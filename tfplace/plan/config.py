@@ -178,7 +178,7 @@ class PlanConfig:
   workers: "Workers | None" = None
 
   @classmethod
-  def of(
+  def from_options(
     cls, options: Mapping[str, Any], kind: type = PlanOptions, **fields: Any
   ) -> "PlanConfig":
     """Takes the options of a user, and further fields.
@@ -197,7 +197,7 @@ class PlanConfig:
     microbatches = given.pop("microbatches", 1)
     chooses = plans and is_auto(microbatches)
     recompute = given.pop("recompute", NONE)
-    variant = VariantConfig.of(
+    variant = VariantConfig.from_microbatches(
       1 if chooses else microbatches,
       given.pop("max_in_flight", None),
       given.pop("allow_batch_statistics", False),

@@ -288,7 +288,7 @@ class Plan:
     )
 
   @classmethod
-  def of(cls, placement: Placement) -> "Plan":
+  def from_placement(cls, placement: Placement) -> "Plan":
     """Returns the plan of a given placement."""
     graph = placement.problem.graph
     plan = cls(graph.name, GIVEN, variant=microbatches_of(graph.traced_names))

@@ -10,7 +10,7 @@ from tfplace.cost.uncertainty import comparison_in_words
 from tfplace.errors import ExtractionError, TfplaceError
 from tfplace.graph.microbatches import WHOLE, VariantConfig, microbatches_of
 from tfplace.graph.placement import Placement
-from tfplace.graph.units import format_bytes
+from tfplace.graph.quantities import format_bytes
 from tfplace.placers.beside_gpus import cpu_note
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.placers.idle_devices import idle_reason

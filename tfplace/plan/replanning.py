@@ -18,7 +18,7 @@ from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.plan import Plan
 from tfplace.plan.planner import make_plan

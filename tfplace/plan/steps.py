@@ -160,7 +160,7 @@ def extract(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: an option is invalid.
   """
-  config = PlanConfig.of(options, StepOptions)
+  config = PlanConfig.from_options(options, StepOptions)
   source = open_source(
     model, training=training, sizes=sizes, batch_size=config.batch_size
   )

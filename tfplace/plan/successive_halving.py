@@ -19,8 +19,8 @@ from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.evaluation import Result
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.order import AUTO, LEAST_GAIN, RANK
+from tfplace.graph.quantities import format_us
 from tfplace.graph.recompute import RecomputeConfig, recompute_of
-from tfplace.graph.units import format_us
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.proposals import (
   MOST,

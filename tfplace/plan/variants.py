@@ -14,7 +14,7 @@ from tfplace.graph.evaluation import Result
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.graph.order import ARRIVAL, LEAST_GAIN, RANK
 from tfplace.graph.problem import Problem
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep

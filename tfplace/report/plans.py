@@ -10,7 +10,7 @@ import numpy as np
 
 from tfplace.cost.uncertainty import interval_in_words
 from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.plan.plan import Plan
 from tfplace.report import summary
 from tfplace.report.rows import listed

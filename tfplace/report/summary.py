@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tfplace.graph import phases
-from tfplace.graph.units import format_bytes, format_share
+from tfplace.graph.quantities import format_bytes, format_share
 from tfplace.report import parallelism
 from tfplace.report.layers import (
   OTHER,

@@ -17,7 +17,7 @@ from tfplace.graph.estimate import (
 )
 from tfplace.graph.evaluation import Evaluation, Result
 from tfplace.graph.order import RANK
-from tfplace.graph.units import format_bytes, format_share, format_us
+from tfplace.graph.quantities import format_bytes, format_share, format_us
 from tfplace.plan.variants import VariantChoice, VariantTrial
 from tfplace.report.rows import named_devices, short_names, shorten
 

@@ -13,7 +13,12 @@ import numpy as np
 from tfplace.errors import FormatError, TfplaceError
 from tfplace.formats.files import write_bytes
 from tfplace.graph.placement import Placement
-from tfplace.graph.units import format_share, format_us, size_scale, time_scale
+from tfplace.graph.quantities import (
+  format_share,
+  format_us,
+  size_scale,
+  time_scale,
+)
 from tfplace.report.op_colors import CRITICAL_COLOR, op_colors
 from tfplace.report.rows import (
   DEVICE,

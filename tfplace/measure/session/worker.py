@@ -18,9 +18,9 @@ from multiprocessing import connection
 from typing import Any, TypeAlias
 
 from tfplace.errors import MeasurementError
-from tfplace.graph.child_process import end_with_parent
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
+from tfplace.measure.session.child_process import end_with_parent
 
 _FAILURES = {
   "ResourceExhaustedError": "out_of_memory",

@@ -64,7 +64,10 @@ def estimate(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: another argument is invalid.
   """
-  config, rows = PlanConfig.of(options, StepOptions), cards_of(cluster)
+  config, rows = (
+    PlanConfig.from_options(options, StepOptions),
+    cards_of(cluster),
+  )
   source = open_source(
     model,
     training=training,
@@ -106,7 +109,7 @@ def largest_batch(
     ExtractionError: the model cannot be traced.
     TfplaceError: an argument is invalid, or memory does not limit the batch.
   """
-  config = PlanConfig.of(options, StepOptions)
+  config = PlanConfig.from_options(options, StepOptions)
   if not config.variant.is_whole:
     variant = dataclasses.replace(config.variant, max_in_flight=1)
     config = dataclasses.replace(config, variant=variant)

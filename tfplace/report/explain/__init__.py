@@ -9,7 +9,7 @@ import numpy as np
 from tfplace.formats import codec
 from tfplace.graph.order import RANK
 from tfplace.graph.placement import Placement
-from tfplace.graph.units import format_bytes, format_share, format_us
+from tfplace.graph.quantities import format_bytes, format_share, format_us
 from tfplace.report.explain.bottleneck import (
   FixedOrder,
   Load,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tfplace.graph.units import format_share, format_us
+from tfplace.graph.quantities import format_share, format_us
 from tfplace.report.explain import Explanation
 from tfplace.report.explain.microbatches import MicrobatchReport
 from tfplace.report.rows import DEVICE, listed

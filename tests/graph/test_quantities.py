@@ -3,7 +3,7 @@
 import pytest
 
 from tfplace.errors import FormatError
-from tfplace.graph.units import (
+from tfplace.graph.quantities import (
   exact_bytes,
   format_bytes,
   format_share,
