@@ -43,7 +43,9 @@ def work_prices(
   if len(relaxed.size) == 2 and not with_memory:
     price, rent = _two_prices(relaxed, spent, held), np.zeros(2)
   else:
-    price, rent = _dual(relaxed, spent, held, with_memory, limit_s)
+    price, rent = _dual(
+      relaxed, spent, held, with_memory=with_memory, limit_s=limit_s
+    )
   best = _values(spent, held, price, rent).sum()
   free = float((relaxed.size * price * relaxed.overhead_us).sum())
   if with_memory:
@@ -144,6 +146,7 @@ def _dual(
   relaxed: Relaxed,
   spent: np.ndarray,
   held: np.ndarray,
+  *,
   with_memory: bool,
   limit_s: float,
 ) -> tuple[np.ndarray, np.ndarray]:

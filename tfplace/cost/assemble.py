@@ -50,6 +50,7 @@ def op_graph(
   traced: TracedStep,
   cluster: Cluster,
   on_stage: Progress = silent,
+  *,
   cost_model: str | CostModel = registry.DEFAULT,
   compile_units: bool = False,
 ) -> OpGraph:

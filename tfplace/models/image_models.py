@@ -18,6 +18,7 @@ from tfplace.models.lstm import Sampler
 def classifier(
   model: keras.Model,
   optimizer: keras.optimizers.Optimizer,
+  *,
   batch_size: int,
   image_size: int,
   classes: int,
@@ -65,7 +66,13 @@ def inception_v3(
     weights=None, input_shape=(image_size, image_size, 3), classes=classes
   )
   optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
-  return classifier(model, optimizer, batch_size, image_size, classes)
+  return classifier(
+    model,
+    optimizer,
+    batch_size=batch_size,
+    image_size=image_size,
+    classes=classes,
+  )
 
 
 NASNET_NORMAL = Cell(
@@ -93,6 +100,7 @@ _PENULTIMATE_PER_FILTER = 24
 
 
 def nasnet(
+  *,
   batch_size: int = 64,
   image_size: int = 224,
   classes: int = 1000,
@@ -121,7 +129,13 @@ def nasnet(
   )
   model = network.model("nasnet", image_size, classes)
   optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
-  return classifier(model, optimizer, batch_size, image_size, classes)
+  return classifier(
+    model,
+    optimizer,
+    batch_size=batch_size,
+    image_size=image_size,
+    classes=classes,
+  )
 
 
 # States and operations as in `model_specs.py` of github.com/tensorflow/tpu. Its
@@ -150,6 +164,7 @@ AMOEBANET_REDUCTION = Cell(
 
 
 def amoebanet_d(
+  *,
   batch_size: int = 32,
   image_size: int = 224,
   classes: int = 1000,
@@ -179,4 +194,10 @@ def amoebanet_d(
   optimizer = keras.optimizers.RMSprop(
     0.015, rho=0.9, momentum=0.9, epsilon=1.0
   )
-  return classifier(model, optimizer, batch_size, image_size, classes)
+  return classifier(
+    model,
+    optimizer,
+    batch_size=batch_size,
+    image_size=image_size,
+    classes=classes,
+  )

@@ -72,6 +72,7 @@ def language_model(
   name: str,
   scorer: keras.layers.Layer,
   optimizer: keras.optimizers.Optimizer,
+  *,
   batch_size: int,
   length: int,
   vocabulary: int,
@@ -204,6 +205,7 @@ class LanguageModel(keras.layers.Layer):
 
 
 def rnnlm(
+  *,
   batch_size: int = 64,
   layers: int = 2,
   units: int = 2048,
@@ -230,5 +232,10 @@ def rnnlm(
   scorer = LanguageModel(layers, units, vocabulary, name="language_model")
   optimizer = keras.optimizers.Adam(1e-3)
   return language_model(
-    "rnnlm", scorer, optimizer, batch_size, length, vocabulary
+    "rnnlm",
+    scorer,
+    optimizer,
+    batch_size=batch_size,
+    length=length,
+    vocabulary=vocabulary,
   )

@@ -29,6 +29,7 @@ class SegmentModel(keras.layers.Layer):
 
   def __init__(
     self,
+    *,
     batch_size: int,
     layers: int,
     units: int,
@@ -94,6 +95,7 @@ class SegmentModel(keras.layers.Layer):
 
 
 def transformer_xl(
+  *,
   batch_size: int = 22,
   layers: int = 12,
   units: int = 512,
@@ -133,14 +135,23 @@ def transformer_xl(
       f"model 'transformer_xl': units must be even and a multiple of heads,"
       f" not {units} with {heads} heads"
     )
-  sizes = (batch_size, layers, units, heads, feed_forward, vocabulary)
-  scorer = SegmentModel(*sizes, length, memory, name="segments")
+  scorer = SegmentModel(
+    batch_size=batch_size,
+    layers=layers,
+    units=units,
+    heads=heads,
+    feed_forward=feed_forward,
+    vocabulary=vocabulary,
+    length=length,
+    memory=memory,
+    name="segments",
+  )
   return language_model(
     "transformer_xl",
     scorer,
     keras.optimizers.Adam(2.5e-4),
-    batch_size,
-    segments * length,
-    vocabulary,
+    batch_size=batch_size,
+    length=segments * length,
+    vocabulary=vocabulary,
     is_fixed=True,
   )

@@ -178,6 +178,7 @@ def translation_model(
   name: str,
   translator: Translator,
   optimizer: keras.optimizers.Optimizer,
+  *,
   batch_size: int,
   length: int,
 ) -> tuple[keras.Model, Sampler]:
@@ -202,6 +203,7 @@ def translation_model(
 
 
 def nmt(
+  *,
   batch_size: int = 64,
   layers: int = 2,
   units: int = 1024,
@@ -226,10 +228,13 @@ def nmt(
   """
   translator = Translator(layers, units, vocabulary, name="translator")
   optimizer = keras.optimizers.Adam(1e-3)
-  return translation_model("nmt", translator, optimizer, batch_size, length)
+  return translation_model(
+    "nmt", translator, optimizer, batch_size=batch_size, length=length
+  )
 
 
 def gnmt(
+  *,
   batch_size: int = 128,
   layers: int = 8,
   units: int = 1024,
@@ -260,4 +265,6 @@ def gnmt(
     layers, units, vocabulary, bidirectional=True, name="translator"
   )
   optimizer = keras.optimizers.Adam(2e-4)
-  return translation_model("gnmt", translator, optimizer, batch_size, length)
+  return translation_model(
+    "gnmt", translator, optimizer, batch_size=batch_size, length=length
+  )

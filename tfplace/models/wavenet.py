@@ -82,6 +82,7 @@ class GatedLayer(keras.layers.Layer):
 
 
 def wavenet(
+  *,
   batch_size: int = 8,
   stacks: int = 2,
   layers_per_stack: int = 18,

@@ -101,7 +101,11 @@ class Steps:
     traced = self.source.trace(variant, on_stage=on_stage)
     if graph is None or not _is_of(graph, traced):
       graph = cost.op_graph(
-        traced, self.cluster, on_stage, self.config.costs, self.compile_units
+        traced,
+        self.cluster,
+        on_stage,
+        cost_model=self.config.costs,
+        compile_units=self.compile_units,
       )
       # Store it unless a file has changed meanwhile.
       if cache and key and self._key(variant) == key:

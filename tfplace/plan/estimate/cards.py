@@ -6,6 +6,7 @@ that `tfplace.extract` gives for that card.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -133,10 +134,15 @@ class Traces:
   ) -> list[OpGraph]:
     """Returns the op graph of a step for each card, from one pass of costs."""
     first = cards[0].cluster
-    units = compiles(self.source, first, self.config)
-    options = self.on_stage, self.config.costs, units
+    costs_on = functools.partial(
+      cost.op_graph,
+      traced,
+      on_stage=self.on_stage,
+      cost_model=self.config.costs,
+      compile_units=compiles(self.source, first, self.config),
+    )
     if len(cards) == 1:
-      return [cost.op_graph(traced, first, *options)]
+      return [costs_on(first)]
     # Equal hardware, such as the host of several presets, is one kind here.
     kinds: dict[str, str] = {}
     devices: list[Device] = []
@@ -155,7 +161,7 @@ class Traces:
           )
         columns[-1][device.kind] = kinds[hardware]
     everything = Cluster("all cards", tuple(devices))
-    graph = cost.op_graph(traced, everything, *options)
+    graph = costs_on(everything)
     return [_columns(graph, kinds_of) for kinds_of in columns]
 
 
