@@ -27,14 +27,14 @@ def without_idle_devices(result: Result, evaluator: Evaluator) -> Result:
   groups = GroupGraph(problem)
   current = groups.contract(result.placement.devices)
   evaluation, evaluations = result.evaluation, result.evaluations
-  refused: set[int] = set()
+  tried: set[int] = set()
   limit_us = (1 + MOST_LOSS) * result.evaluation.step_time_us  # for all of them
-  while idle := [d for d in _idle(groups, current) if d not in refused]:
+  while idle := [d for d in _droppable(groups, current) if d not in tried]:
     rows = [
       Placement(problem, groups.expand(row))
-      for row in _without(groups, current, idle[0])
+      for row in _rows_without(groups, current, idle[0])
     ]
-    refused.add(idle[0])
+    tried.add(idle[0])
     judged = evaluator.evaluate(rows) if rows else []
     evaluations += len(rows)
     fits = [
@@ -55,7 +55,7 @@ def without_idle_devices(result: Result, evaluator: Evaluator) -> Result:
   )
 
 
-def _idle(groups: GroupGraph, current: np.ndarray) -> list[int]:
+def _droppable(groups: GroupGraph, current: np.ndarray) -> list[int]:
   """Returns the devices that may be dropped, the least busy first."""
   devices = groups.problem.cluster.devices
   is_cpu = np.array([device.is_cpu for device in devices])
@@ -67,7 +67,7 @@ def _idle(groups: GroupGraph, current: np.ndarray) -> list[int]:
   return idle[np.argsort(busy_us[idle], kind="stable")].tolist()
 
 
-def _without(
+def _rows_without(
   groups: GroupGraph, current: np.ndarray, device: int
 ) -> Iterator[np.ndarray]:
   """Yields [num_groups] devices after moves off a device, if any is possible.

@@ -69,10 +69,13 @@ def carried_over(
   # Index -1, of new groups, selects the last entry.
   now = np.append(now, _NEW)[old]
   lost = np.where(now < 0, old, _NEW)
-  guesses = [_inherited(groups, now, lost), *_levelled(groups, now, lost)]
+  guesses = [
+    _moved_together(groups, now, lost),
+    *_spread_evenly(groups, now, lost),
+  ]
   if (old == _NEW).any():
     guesses += [_on_working_devices(groups, guess) for guess in guesses]
-  guesses = [_followed(groups, guess) for guess in guesses]
+  guesses = [_with_new_groups(groups, guess) for guess in guesses]
   distinct = {guess.tobytes(): groups.expand(guess) for guess in guesses}
   return np.stack(list(distinct.values()))
 
@@ -101,7 +104,7 @@ def _loads(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
   return np.bincount(where, groups.time_us[placed, where], groups.num_devices)
 
 
-def _inherited(
+def _moved_together(
   groups: GroupGraph, now: np.ndarray, lost: np.ndarray
 ) -> np.ndarray:
   """Moves all groups of a lost device together; returns [num_groups] devices.
@@ -120,7 +123,7 @@ def _inherited(
   return devices
 
 
-def _levelled(
+def _spread_evenly(
   groups: GroupGraph, now: np.ndarray, lost: np.ndarray
 ) -> list[np.ndarray]:
   """Cuts the groups of lost devices into blocks, by time and by microbatch."""
@@ -128,17 +131,20 @@ def _levelled(
   if not len(gone):
     return []
   main = main_devices(groups)
-  room = _rooms(_loads(groups, now)[main], groups.fastest_us[gone].sum())
+  room = _even_shares(_loads(groups, now)[main], groups.fastest_us[gone].sum())
   by_time = gone[np.argsort(groups.position[gone])]
   orders = [by_time]
   microbatch = groups.problem.graph.microbatch
   if groups.problem.graph.num_microbatches > 1:
     of_group = microbatch[groups.first_ops][by_time]
     orders.append(by_time[np.argsort(of_group, kind="stable")])
-  return [_cut(groups, now, order, main=main, room=room) for order in orders]
+  return [
+    _filled_in_order(groups, now, order, main=main, room=room)
+    for order in orders
+  ]
 
 
-def _rooms(loads: np.ndarray, work: float) -> np.ndarray:
+def _even_shares(loads: np.ndarray, work: float) -> np.ndarray:
   """Returns how much of `work` each device takes for the most even loads."""
   ranked = np.sort(loads)
   counts = np.arange(1, len(ranked) + 1)
@@ -147,7 +153,7 @@ def _rooms(loads: np.ndarray, work: float) -> np.ndarray:
   return np.maximum(0.0, levels[levels >= ranked][-1] - loads)
 
 
-def _cut(
+def _filled_in_order(
   groups: GroupGraph,
   now: np.ndarray,
   order: np.ndarray,
@@ -163,7 +169,7 @@ def _cut(
   return devices
 
 
-def _followed(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
+def _with_new_groups(groups: GroupGraph, devices: np.ndarray) -> np.ndarray:
   """Assigns new groups to devices; returns [num_groups] allowed devices.
 
   A group follows most of the bytes that it exchanges. Groups without assigned

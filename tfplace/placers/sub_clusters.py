@@ -31,12 +31,14 @@ def parts(cluster: Cluster) -> Iterator[np.ndarray]:
   """
   devices, hosts = cluster.devices, cluster.hosts
   if len(set(hosts)) > 1:
-    sorts = set()
+    seen = set()
     for number in dict.fromkeys(hosts.tolist()):
       here = np.flatnonzero(hosts == number)
-      sort = tuple((devices[i].kind, devices[i].memory_bytes) for i in here)
-      if sort not in sorts:
-        sorts.add(sort)
+      described = tuple(
+        (devices[i].kind, devices[i].memory_bytes) for i in here
+      )
+      if described not in seen:
+        seen.add(described)
         yield here
     return
   kinds = dict.fromkeys(d.kind for d in devices if not d.is_cpu)

@@ -48,7 +48,7 @@ class TrainConfig:
       one, per problem. A resumed run keeps what the first one found.
     iterations: Iterations of reinforcement learning, each on one graph in turn.
     samples: Placements per iteration.
-    elite: Fraction of the samples to learn from, see `objectives.margins`.
+    elite: Fraction of the samples to learn from, see `learner.margins`.
     learning_rate: Learning rate of Adam.
     entropy: Weight of the mean entropy per decision.
     checkpoint_every: Iterations between checkpoints.

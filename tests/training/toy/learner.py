@@ -63,11 +63,11 @@ class ToyLearner(Learner):
     task, seen = self._tasks[graph], self.inputs[graph].tensors()
     with tf.GradientTape() as tape:
       logits = self.policy(**seen)
-      drawn = sample(logits.numpy(), self._config.samples, rng)
-      step_us = task.evaluate(drawn)
+      sampled = sample(logits.numpy(), self._config.samples, rng)
+      step_us = task.evaluate(sampled)
       rewards = log_rewards(step_us, task.baseline_us)
       log_probs = tf.reduce_sum(
-        tf.nn.log_softmax(logits) * tf.one_hot(drawn, logits.shape[1]), [1, 2]
+        tf.nn.log_softmax(logits) * tf.one_hot(sampled, logits.shape[1]), [1, 2]
       )
       loss = -tf.reduce_mean((rewards - rewards.mean()) * log_probs)
     self._descend(tape, loss, self._optimizer)

@@ -99,7 +99,7 @@ class SegmentAttention(tf.keras.layers.Layer):
   Follows Transformer-XL (Dai et al. 2019) as used by GDP: a segment attends to
   itself and to the cached states of the previous segment, without gradient and
   without positional encoding. `gate` is GDP's superposition, which multiplies
-  the inputs of the dense  The cost is linear in N.
+  the inputs of attention and of the dense layers. The cost is linear in N.
   """
 
   def __init__(self, units: int, heads: int, segment: int) -> None:
