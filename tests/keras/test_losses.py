@@ -85,8 +85,8 @@ def test_losses_equal_those_of_the_unplaced_model(kind, plan):
     found = _losses(model, batch)
   np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
   assert expected[-1] != expected[0]
-  is_split = PLANS[plan].count > 1
-  assert any("microbatch_1/" in node.name for node in ran) == is_split
+  is_microbatched = PLANS[plan].count > 1
+  assert any("microbatch_1/" in node.name for node in ran) == is_microbatched
   assert any(is_clone(node.name) for node in ran) == (plan == "recomputed")
   if plan == "compiled":
     assert sum(node.type == "PartitionedCall" for node in ran) > 3

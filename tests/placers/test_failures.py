@@ -76,11 +76,11 @@ class Asked:
 
 
 @pytest.mark.parametrize(
-  "is_split, policy, is_asked",
+  "is_microbatched, policy, is_asked",
   [(False, None, False), (True, None, True), (False, "mine", True)],
 )
 def test_auto_asks_the_shipped_policy_on_split_steps_only(
-  is_split, policy, is_asked, monkeypatch
+  is_microbatched, policy, is_asked, monkeypatch
 ):
   known = registry.get_placer
   asked = Asked(known("single"))
@@ -94,7 +94,7 @@ def test_auto_asks_the_shipped_policy_on_split_steps_only(
   monkeypatch.setattr(registry, "policy_starts", lambda *_: np.zeros((0, 0)))
   monkeypatch.setattr(registry, "named", lambda **_: ("ordered",))
   problem = problems.random_problem(0)
-  if is_split:
+  if is_microbatched:
     half = np.arange(problem.graph.num_ops, dtype=np.int32) % 2
     graph = dataclasses.replace(problem.graph, microbatch=half)
     problem = dataclasses.replace(problem, graph=graph)

@@ -227,8 +227,8 @@ def measured(slower, step=None):
   class Live:
     def open(self, variant, show):
       opened = step.open(variant)
-      is_split = opened.problem.graph.names[0].startswith("microbatch_")
-      devices = Devices(opened.problem, slower if is_split else 1.0)
+      is_microbatched = opened.problem.graph.names[0].startswith("microbatch_")
+      devices = Devices(opened.problem, slower if is_microbatched else 1.0)
       return dataclasses.replace(opened, live=devices)
 
   config = dataclasses.replace(CONFIG, measure=True, chooses_microbatches=True)

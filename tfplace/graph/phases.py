@@ -16,7 +16,7 @@ FORWARD, BACKWARD, UPDATE, SHARED = range(4)
 NAMES = ("forward", "backward", "update", "shared")
 
 
-def is_split(graph: OpGraph) -> bool:
+def is_microbatched(graph: OpGraph) -> bool:
   """Returns whether the step has several microbatches."""
   return bool((graph.microbatch > 0).any())
 
@@ -41,7 +41,7 @@ def phases(graph: OpGraph) -> np.ndarray:
 
 def is_forward(graph: OpGraph) -> np.ndarray:
   """Returns [num_ops] bool: forward ops, or all ops without gradients."""
-  if is_split(graph):
+  if is_microbatched(graph):
     return phases(graph) == FORWARD
   src, dst = graph.edge_src, graph.edge_dst
   gradients = _gradients(graph)

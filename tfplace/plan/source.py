@@ -53,14 +53,14 @@ class ModelSource:
   )
 
   @property
-  def can_split(self) -> bool:
+  def takes_microbatches(self) -> bool:
     """Returns whether a training step may be split into microbatches."""
     return self.kind in MICROBATCH_KINDS
 
   @property
   def precision(self) -> str:
     """Name of the model's own dtype policy, or "" if it has none."""
-    if not self.can_split:
+    if not self.takes_microbatches:
       return ""
     import keras
 
@@ -149,7 +149,7 @@ class ModelSource:
     # A command loads TensorFlow in that stage, without its notices.
     from tfplace import extraction
 
-    if self.can_split:
+    if self.takes_microbatches:
       return self._trace_keras(variant, batch_size, precision, on_stage)
     if precision:
       raise ExtractionError(
@@ -289,10 +289,12 @@ def check_variant(
     "max_in_flight": variant.max_in_flight,
   }
   given = [option for option, value in asked.items() if value is not None]
-  can_split = kind in MICROBATCH_KINDS
-  if given and not (can_split and training):
+  takes_microbatches = kind in MICROBATCH_KINDS
+  if given and not (takes_microbatches and training):
     what = (
-      "an inference step" if can_split else "a graph that was traced already"
+      "an inference step"
+      if takes_microbatches
+      else "a graph that was traced already"
     )
     raise ExtractionError(
       f"{given[0]} is {asked[given[0]]}, and {name!r} ({kind}) is {what}:"

@@ -52,7 +52,7 @@ class Steps:
   @property
   def suggests_microbatches(self) -> bool:
     """Returns whether microbatches are possible and may gain speed."""
-    return self.training and self.source.can_split
+    return self.training and self.source.takes_microbatches
 
   @property
   def compile_units(self) -> bool:

@@ -35,14 +35,14 @@ class OpColors:
     transfer_kind: [num_transfers] int64 index of each transfer's kind.
     legend: [num_kinds] label in the legend; neighbors may share one.
     colors: [num_kinds] "#rrggbb".
-    is_split: whether kinds are passes of microbatches, not op types.
+    is_microbatched: whether kinds are passes of microbatches, not op types.
   """
 
   kind: np.ndarray
   transfer_kind: np.ndarray
   legend: tuple[str, ...]
   colors: tuple[str, ...]
-  is_split: bool
+  is_microbatched: bool
 
   def of_row(self, row: Row) -> np.ndarray:
     """Returns the [num_items] int64 kinds of a row."""
@@ -60,17 +60,21 @@ def op_colors(schedule: Schedule) -> OpColors:
   Without microbatches, the longest-running op types have a color each.
   """
   graph = schedule.placement.problem.graph
-  is_split = phases.is_split(graph)
-  kind, names, colors = (_by_microbatch if is_split else _by_type)(schedule)
+  is_microbatched = phases.is_microbatched(graph)
+  kind, names, colors = (_by_microbatch if is_microbatched else _by_type)(
+    schedule
+  )
   other = len(names)
   transfer_kind = np.full(len(schedule.transfers), other + 2)
-  if is_split:
+  if is_microbatched:
     sent = kind[schedule.transfers.src_op]
     transfer_kind = np.where(sent < other, sent, other + 2)
-  rest = "update, shared" if is_split else "other ops"
+  rest = "update, shared" if is_microbatched else "other ops"
   names += [rest, "send, receive", "transfers"]
   colors += [OTHER_COLOR, MESSAGE_COLOR, TRANSFER_COLOR]
-  return OpColors(kind, transfer_kind, tuple(names), tuple(colors), is_split)
+  return OpColors(
+    kind, transfer_kind, tuple(names), tuple(colors), is_microbatched
+  )
 
 
 _Kinds = tuple[np.ndarray, list[str], list[str]]  # of ops, names and colors

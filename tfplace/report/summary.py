@@ -79,7 +79,7 @@ def device_contents(schedule: Schedule) -> list[str]:
   if not graph.num_ops:
     return [""] * count
   contents = _layers_in_words(schedule)
-  if not phases.is_split(graph):
+  if not phases.is_microbatched(graph):
     return contents
   parallel = parallelism.find_parallelism(schedule)
   if parallel.pattern == parallelism.PIPELINES:

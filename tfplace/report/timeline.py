@@ -135,7 +135,7 @@ def _draw_rows(
   axes.set_xlim(0, max(step_us / scale, 1e-9))
   axes.set_ylim(float(heights.sum()), 0)
   axes.tick_params(axis="x", labelbottom=True)
-  note = "; light: forward, dark: backward" if ops.is_split else ""
+  note = "; light: forward, dark: backward" if ops.is_microbatched else ""
   axes.set_xlabel(f"time, {unit} (percentages: busy{note})")
   # Kinds of equal names share an entry of the legend.
   patches: dict[str, list[Patch]] = {}

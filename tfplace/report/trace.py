@@ -58,9 +58,9 @@ def make_trace(schedule: Schedule) -> dict[str, Any]:
 
 def _names(schedule: Schedule) -> Iterator[Event]:
   devices = [d.name for d in schedule.placement.problem.cluster.devices]
-  split = phases.is_split(schedule.placement.problem.graph)
+  has_passes = phases.is_microbatched(schedule.placement.problem.graph)
   tracks: tuple[tuple[int, str, list[str]], ...] = (
-    *([(PASSES, "microbatches", devices)] if split else []),
+    *([(PASSES, "microbatches", devices)] if has_passes else []),
     (DEVICES, "devices", devices),
     (CHANNELS, "channels", channel_names(schedule)),
     (CRITICAL, "critical path", []),
@@ -100,7 +100,7 @@ def _slice(
 def _passes(schedule: Schedule) -> Iterator[Event]:
   """Yields uninterrupted passes of microbatches on each device."""
   graph, at = schedule.placement.problem.graph, schedule.placement.devices
-  if not phases.is_split(graph):
+  if not phases.is_microbatched(graph):
     return
   phase, ends_us = phases.phases(graph), compute_end_us(schedule)
   ran = np.flatnonzero(ends_us > schedule.op_start_us)

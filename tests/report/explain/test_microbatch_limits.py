@@ -169,7 +169,7 @@ def test_times_of_a_device_add_up_to_the_step(case):
     graph = dataclasses.replace(problem.graph, microbatch=number)
     placement = Placement(Problem(graph, problem.cluster), devices)
     schedule, report = report_of(placement)
-    assert (report is None) == (not phases.is_split(graph))
+    assert (report is None) == (not phases.is_microbatched(graph))
     if report is None:
       continue
     seen += 1

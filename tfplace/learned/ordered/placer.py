@@ -117,8 +117,8 @@ def _ruled(tracker: Tracker) -> Iterator[np.ndarray]:
   If none does, each op goes to the first device that can run it.
   """
   problem, evaluator = tracker.problem, tracker.evaluator
-  is_split = problem.graph.num_microbatches > 1
-  rules = registry.MICROBATCHED if is_split else _RULES
+  is_microbatched = problem.graph.num_microbatches > 1
+  rules = registry.MICROBATCHED if is_microbatched else _RULES
   heft = ("heft",) if problem.graph.num_ops <= _HEFT_OPS else ()
   count = 0
   for name in (*rules, *heft):

@@ -44,8 +44,8 @@ def estimate_step(
   on_stage("finding the fewest devices")
   whole = _fewest(rows, ones, asked, [None] * len(rows))
   fewest, notes = {first: whole}, []
-  splits = source.can_split and asked.is_whole and traced.training
-  if splits and not all(one.fits for one in ones):
+  may_divide = source.takes_microbatches and asked.is_whole and traced.training
+  if may_divide and not all(one.fits for one in ones):
     most = traced.batch_size or math.inf
     for name, variants in _variants(asked, most).items():
       fewest[name] = whole

@@ -93,7 +93,7 @@ def report_microbatches(order: FixedOrder) -> MicrobatchReport | None:
   """Analyzes a microbatched step; returns None for a single microbatch."""
   schedule, step_us = order.schedule, order.schedule.step_time_us
   graph = schedule.placement.problem.graph
-  if not phases.is_split(graph):
+  if not phases.is_microbatched(graph):
     return None
   phase, parallel = phases.phases(graph), find_parallelism(schedule)
   workers = _workers(schedule, parallel.time_us.sum(axis=0))

@@ -199,7 +199,7 @@ def _scope(name: str, ops: Collection[str]) -> str:
 
 def _passes(graph: OpGraph) -> np.ndarray:
   """Returns [num_ops] the pass of each op, see `graph.phases`."""
-  if phases.is_split(graph):
+  if phases.is_microbatched(graph):
     return phases.phases(graph)
   forward, backward = phases.FORWARD, phases.BACKWARD
   others = np.where(phases.is_forward(graph), forward, backward)
