@@ -18,7 +18,7 @@ from tfplace.errors import FormatError, PlacementError, TfplaceError, shown
 from tfplace.formats import cluster as cluster_format
 from tfplace.formats import graph as graph_format
 from tfplace.formats import json_file
-from tfplace.graph import Cluster, OpGraph, Placement, Problem
+from tfplace.graph import Cluster, Evaluation, OpGraph, Placement, Problem
 from tfplace.graph.argument_checks import MAX_SUMMAND
 from tfplace.hardware.presets import cluster_preset
 from tfplace.measure.local import host
@@ -120,9 +120,13 @@ def test_under_an_unknown_key_only_what_can_be_saved_loads(tmp_path, kind):
 
 
 def save(loaded, path):
-  savers = {OpGraph: formats.save_graph, Cluster: formats.save_cluster}
-  saver = savers.get(type(loaded), lambda value, path: value.save(path))
-  saver(loaded, path)
+  savers = {
+    OpGraph: formats.save_graph,
+    Cluster: formats.save_cluster,
+    Placement: formats.save_placement,
+    Evaluation: formats.save_evaluation,
+  }
+  savers[type(loaded)](loaded, path)
 
 
 HOSTILE = [
