@@ -174,7 +174,7 @@ def test_microbatches_are_extracted_placed_and_explained(
   # The placement says how its step is split.
   for given in (source, source[:2]):
     assert explain.run([*given, *on]) == 0
-    assert last_json(capsys)["split"]["microbatches"] == 3
+    assert last_json(capsys)["microbatching"]["microbatches"] == 3
   assert explain.run([*source[:2], *on, "--microbatches=2"]) == 1
   assert "is of 3 microbatches with 1 in flight" in capsys.readouterr().err
 
@@ -205,7 +205,9 @@ def test_the_split_is_chosen_written_and_known_by_every_command(
   assert "1 (whole)" in out and "The step is split into" in out
   placed = json.loads(out.splitlines()[-1])
   assert placed["microbatches"] > 1 and placed["max_in_flight"] is None
-  tried = {row["microbatches"]: row["step_time_us"] for row in placed["splits"]}
+  tried = {
+    row["microbatches"]: row["step_time_us"] for row in placed["variants"]
+  }
   assert tried[placed["microbatches"]] == placed["step_time_us"] < tried[1]
   parts = f"microbatch_{placed['microbatches'] - 1}/"
   assert any(op.startswith(parts) for op in formats.load_assignments(plan))

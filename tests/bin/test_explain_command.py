@@ -73,8 +73,8 @@ def test_a_split_step_is_explained_by_microbatch(tmp_path, capsys):
   assert explain.run([*files, "--json"]) == 0
   data = json.loads(capsys.readouterr().out)
   # They compute 2 and 1 of 6.5 us; free links would leave 3.
-  assert data["split"]["bubble"] == pytest.approx(1 - 3 / 13)
-  assert data["split"]["limits"][0] == {"name": "links", "gain_us": 3.5}
+  assert data["microbatching"]["bubble"] == pytest.approx(1 - 3 / 13)
+  assert data["microbatching"]["limits"][0] == {"name": "links", "gain_us": 3.5}
 
 
 @pytest.mark.parametrize(

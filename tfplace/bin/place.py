@@ -288,7 +288,7 @@ def _print(values: flags.FlagValues, plan: Plan, report: Outcome) -> None:
     microbatches = microbatches_of(report.problem.graph.traced_names)
     tried = {}
     if report.choice is not None:
-      tried = {"splits": _as_json(report.choice)}
+      tried = {"variants": _as_json(report.choice)}
     outputs.print_evaluation(
       report.evaluation.with_extra(
         strategy=best.strategy,

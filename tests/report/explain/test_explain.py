@@ -49,7 +49,7 @@ def test_json_is_plain_and_complete():
   assert data["bottleneck"] == {"kind": "link", "name": "gpu:0 -> gpu:1"}
   assert [d["memory_bytes"] for d in data["devices"]] == [12.0, None]
   assert data["ratio_to_bound"] == pytest.approx(6.5 / 3)
-  assert "split" not in data and data["order"] == "arrival"
+  assert "microbatching" not in data and data["order"] == "arrival"
   assert "2.17 times the lower bound of 3 us" in data["summary"][0]
 
 

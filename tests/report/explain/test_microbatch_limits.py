@@ -12,7 +12,7 @@ from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.report import parallelism
-from tfplace.report.explain import microbatches as split
+from tfplace.report.explain import microbatches as limits
 from tfplace.report.explain.bottleneck import FixedOrder
 from tfplace.simulate import Simulator
 
@@ -43,7 +43,7 @@ def mixed(microbatch, layer):
 
 def report_of(placement):
   schedule = Simulator(placement.problem).schedule(placement)
-  return schedule, split.report_microbatches(FixedOrder(schedule))
+  return schedule, limits.report_microbatches(FixedOrder(schedule))
 
 
 def found_in(placement):
@@ -56,29 +56,35 @@ def found_in(placement):
   [
     # g1 begins at 1, when the first microbatch has passed g0, and computes 4
     # times 9 + 9 us; g0 ends 1 later. Spread evenly, stages of 5: 5 + 40 + 5.
-    (([1.0, 9.0], 4, by_stage), {}, 74, split.BALANCE, 24),
+    (([1.0, 9.0], 4, by_stage), {}, 74, limits.BALANCE, 24),
     # g1: 5-25, waiting for 5 before and after; g0: 0-10 and 15-20, 25-30.
-    (([5.0, 5.0], 2, by_stage), {}, 30, split.FILL, 10),
+    (([5.0, 5.0], 2, by_stage), {}, 30, limits.FILL, 10),
     # 100 bytes to g1 take 50 us; there 10 + 10 follow. Without, 20 in all.
-    (([10.0], 2, by_microbatch), {"read_bytes": 100.0}, 70, split.LINKS, 50),
+    (([10.0], 2, by_microbatch), {"read_bytes": 100.0}, 70, limits.LINKS, 50),
     # Both microbatches are done at 20, then one device updates for 30.
-    (([10.0], 2, by_microbatch), {"update_us": 30.0}, 50, split.THE_UPDATE, 30),
+    (
+      ([10.0], 2, by_microbatch),
+      {"update_us": 30.0},
+      50,
+      limits.THE_UPDATE,
+      30,
+    ),
     # On each device 1 us, 5 of overhead, 1, 5; then gradients are added.
-    (([1.0], 2, by_microbatch), {"overhead_us": 5.0}, 12, split.OVERHEAD, 10),
-    # Nothing of the split holds it back.
-    (([10.0], 2, by_microbatch), {}, 20, split.BALANCE, 0),
+    (([1.0], 2, by_microbatch), {"overhead_us": 5.0}, 12, limits.OVERHEAD, 10),
+    # Nothing of the microbatches holds it back.
+    (([10.0], 2, by_microbatch), {}, 20, limits.BALANCE, 0),
   ],
 )
 def test_largest_limit_by_hand(arguments, options, step_us, name, gain_us):
   schedule, report = report_of(placed_graphs.split_step(*arguments, **options))
   assert schedule.step_time_us == step_us
-  assert report.limits[0] == split.Limit(name, gain_us)
+  assert report.limits[0] == limits.Limit(name, gain_us)
   assert all(limit.gain_us <= gain_us for limit in report.limits)
-  if name == split.THE_UPDATE:
+  if name == limits.THE_UPDATE:
     assert report.tail_us == 30
-  if name == split.BALANCE and gain_us:
+  if name == limits.BALANCE and gain_us:
     # Then each of the two waits for 10: to fill it, or to drain it.
-    assert split.Limit(split.FILL, 10) in report.limits
+    assert limits.Limit(limits.FILL, 10) in report.limits
     assert report.bubble == pytest.approx(1 - (8 + 72) / 148)
     assert report.microbatch_us == [[2, 18]] * 4
     assert report.devices[1].forward_us == 36
@@ -101,7 +107,7 @@ def test_a_host_with_an_odd_op_does_not_count_as_idle():
   # They compute 20.1 and 20.2 of 20.2, and only the first waits, for 0.1.
   assert report.bubble == pytest.approx(0.1 / 40.4)
   waits = {limit.name: limit.gain_us for limit in report.limits}
-  assert waits[split.FILL] <= 0.1
+  assert waits[limits.FILL] <= 0.1
 
 
 @pytest.mark.parametrize(

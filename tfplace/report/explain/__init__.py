@@ -94,7 +94,7 @@ class Explanation:
     bottleneck: the device or link that shortens the step most.
     if_twice_as_fast: per device and link, in the same order of ops.
     summary: the sentences above the tables.
-    split: pattern, times and limits of a microbatched step.
+    microbatching: pattern, times and limits of a microbatched step.
   """
 
   graph: str
@@ -111,13 +111,13 @@ class Explanation:
   bottleneck: Bottleneck | None
   if_twice_as_fast: tuple[Load, ...]
   summary: tuple[str, ...]
-  split: MicrobatchReport | None
+  microbatching: MicrobatchReport | None
 
   def to_json(self) -> dict[str, Any]:
     """Converts to JSON, with times in microseconds and sizes in bytes."""
     data = {"format": FORMAT, **codec.to_json(self)}
-    if self.split is None:
-      del data["split"]
+    if self.microbatching is None:
+      del data["microbatching"]
     return data
 
 
@@ -152,7 +152,7 @@ def explain(step: Schedule | Placement) -> Explanation:
     bottleneck=bottleneck,
     if_twice_as_fast=loads,
     summary=(),
-    split=report_microbatches(order),
+    microbatching=report_microbatches(order),
   )
   return dataclasses.replace(explanation, summary=tuple(_summary(explanation)))
 
@@ -211,10 +211,10 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     )
   else:
     yield "No device or link is a bottleneck by itself."
-  split = explanation.split
-  if split is not None:
+  parts = explanation.microbatching
+  if parts is not None:
     yield (
-      f"Its {split.microbatches} microbatches: {split.pattern} for"
-      f" {format_share(split.followed, 1)} of the work, with a bubble of"
-      f" {format_share(split.bubble, 1)}."
+      f"Its {parts.microbatches} microbatches: {parts.pattern} for"
+      f" {format_share(parts.followed, 1)} of the work, with a bubble of"
+      f" {format_share(parts.bubble, 1)}."
     )

@@ -33,10 +33,15 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
       for x in explanation.devices
     ],
   )
-  if explanation.split is not None:
-    yield _microbatch_table(explanation.split, step_us)
-    limits = [(x.name, *timed(x.gain_us)) for x in explanation.split.limits]
-    tail = ("after the last microbatch", *timed(explanation.split.tail_us))
+  if explanation.microbatching is not None:
+    yield _microbatch_table(explanation.microbatching, step_us)
+    limits = [
+      (x.name, *timed(x.gain_us)) for x in explanation.microbatching.limits
+    ]
+    tail = (
+      "after the last microbatch",
+      *timed(explanation.microbatching.tail_us),
+    )
     title = "Limits of the microbatched step"
     yield Table(title, ("limit", "time", "share"), [*limits, tail])
   launch_us = sum(x.idle_us for x in path.parts if x.kind == DEVICE)
@@ -90,9 +95,9 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
   )
 
 
-def _microbatch_table(split: MicrobatchReport, step_us: float) -> Table:
+def _microbatch_table(report: MicrobatchReport, step_us: float) -> Table:
   rows = []
-  for x in split.devices:
+  for x in report.devices:
     passes = (x.forward_us, x.backward_us, x.shared_us)
     others = (x.overhead_us, x.message_us, x.waiting_us)
     shares = (format_share(us, step_us) for us in (*passes, *others))
