@@ -29,40 +29,16 @@ def estimate_step(
   If the requested step is whole, other variants are tried where it does not
   fit.
   """
-  source, on_stage = traces.source, traces.on_stage
-
-  def simulated(step: "TracedStep") -> list[fits.OneDevice]:
-    graphs = traces.graphs(step, rows)
-    on_stage("simulating")
-    pairs = zip(graphs, rows, strict=True)
-    return [fits.on_one_device(graph, card) for graph, card in pairs]
-
-  asked = traces.config.variant
-  traced = traces.trace(asked)
-  ones = simulated(traced)
-  first = "whole" if asked.is_whole else "microbatches"
-  on_stage("finding the fewest devices")
-  whole = _fewest(rows, ones, asked, [None] * len(rows))
-  fewest, notes = {first: whole}, []
-  may_divide = source.takes_microbatches and asked.is_whole and traced.training
-  if may_divide and not all(one.fits for one in ones):
-    most = traced.batch_size or math.inf
-    for name, variants in _variants(asked, most).items():
-      fewest[name] = whole
-      try:
-        for variant in variants:
-          if _may_improve(fewest[name], ones):
-            divided = simulated(traces.trace(variant))
-            fewest[name] = _fewest(rows, divided, variant, fewest[name])
-      except ExtractionError as error:
-        notes.append(f"the step has no variant with {name}: {error}")
+  traced = traces.trace(traces.config.variant)
+  ones = _simulated(traces, traced, rows)
+  fewest, notes = _fewest_by_variant(traces, traced, rows, ones)
   # The largest memory shows the step as it is, not as it must be.
   at = max(range(len(ones)), key=lambda i: ones[i].memory_bytes)
   roles = {node: spec.role for node, spec in traced.variables.items()}
   weights = traced.weights
   learned = 0.0 if weights is None else weights.trainable_bytes
   return traced, StepEstimate(
-    precision=traces.precision or source.precision,
+    precision=traces.precision or traces.source.precision,
     num_ops=ones[0].graph.num_ops,
     weights=weights,
     gradient_bytes=learned if traced.training else 0.0,
@@ -82,6 +58,47 @@ def estimate_step(
     variants=tuple(fewest),
     notes=tuple(notes),
   )
+
+
+def _simulated(
+  traces: Traces, traced: "TracedStep", rows: Sequence[Card]
+) -> list[fits.OneDevice]:
+  """Simulates a step on one device of each card."""
+  graphs = traces.graphs(traced, rows)
+  traces.on_stage("simulating")
+  pairs = zip(graphs, rows, strict=True)
+  return [fits.on_one_device(graph, card) for graph, card in pairs]
+
+
+def _fewest_by_variant(
+  traces: Traces,
+  traced: "TracedStep",
+  rows: Sequence[Card],
+  ones: Sequence[fits.OneDevice],
+) -> tuple[dict[str, Fits], list[str]]:
+  """Finds the fewest devices that hold each step variant.
+
+  Returns:
+    The fits by name of the variant, and notes on variants that do not exist.
+  """
+  asked = traces.config.variant
+  traces.on_stage("finding the fewest devices")
+  first = _fewest(rows, ones, asked, [None] * len(rows))
+  fewest, notes = {"whole" if asked.is_whole else "microbatches": first}, []
+  has_variants = traces.source.takes_microbatches and traced.training
+  if not (asked.is_whole and has_variants) or all(one.fits for one in ones):
+    return fewest, notes
+  most = traced.batch_size or math.inf
+  for name, variants in _variants(asked, most).items():
+    fewest[name] = first
+    try:
+      for variant in variants:
+        if _may_improve(fewest[name], ones):
+          divided = _simulated(traces, traces.trace(variant), rows)
+          fewest[name] = _fewest(rows, divided, variant, fewest[name])
+    except ExtractionError as error:
+      notes.append(f"the step has no variant with {name}: {error}")
+  return fewest, notes
 
 
 def _variants(
