@@ -35,8 +35,11 @@ from tfplace.graph.evaluation import Result
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.order import ARRIVAL, AUTO, ORDERS
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import PlanConfig, Stages, StepVariant, variant_search
+from tfplace.plan import variant_search
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.proposals import proposed_sizes
+from tfplace.plan.stages import Stages
+from tfplace.plan.variants import StepVariant
 
 _SLOW_BYTES_PER_US = 1250.0  # 10 Gb/s
 _BY_HAND = ("data_parallel", "pipeline", "hybrid")

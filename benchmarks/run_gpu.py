@@ -171,7 +171,7 @@ def _predicted(
   from tfplace import cost
   from tfplace.graph import Problem
   from tfplace.plan import local_step
-  from tfplace.variants import trace_keras
+  from tfplace.variants.keras_step import trace_keras
 
   traced = trace_keras(model, sample=(x, y))
   problem = Problem(cost.op_graph(traced, cluster), cluster)

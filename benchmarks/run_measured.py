@@ -221,7 +221,7 @@ class Run:
   def _traced(
     self, data: dict[str, np.ndarray], microbatches: VariantConfig
   ) -> "TracedStep":
-    from tfplace.variants import trace_keras
+    from tfplace.variants.keras_step import trace_keras
 
     model = self.trained.build()
     model.set_weights([data[f"weight{i}"] for i in range(len(model.weights))])
@@ -279,7 +279,7 @@ class Run:
     self, live: "measure.OpenCluster", traced: "TracedStep", problem: Problem
   ) -> "Outcome":
     """The plan that search and measurement find."""
-    from tfplace.plan import PlanConfig
+    from tfplace.plan.config import PlanConfig
     from tfplace.plan.measured import search_measured
 
     step = live.step(traced, measure_s=self.values.measure_s)

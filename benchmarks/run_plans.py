@@ -249,7 +249,7 @@ def torchgpipe_plans(rows: Rows) -> Iterator[Plan]:
   """ResNet-101 on P40s, per example; copies are on streams of their own."""
   from benchmarks.models import resnet101_modules
   from tfplace import cost
-  from tfplace.variants import trace_keras
+  from tfplace.variants.keras_step import trace_keras
 
   model, cut_bytes = resnet101_modules()
   for row in rows.get("torchgpipe", ()):

@@ -208,7 +208,7 @@ def traced(key: StepKey) -> "TracedStep":
   import keras
 
   from benchmarks import models
-  from tfplace.variants import trace_keras
+  from tfplace.variants.keras_step import trace_keras
 
   keras.mixed_precision.set_global_policy(key.policy)
   model, sample = models.published_model(key.model, key.batch, not key.xla)

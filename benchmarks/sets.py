@@ -22,8 +22,10 @@ from tfplace.graph import Cluster, OpGraph, Problem
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.graph.recompute import RecomputeConfig
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import PlanConfig, Steps, graph_cache, graph_keys
+from tfplace.plan import graph_cache, graph_keys
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.source import open_source
+from tfplace.plan.steps import Steps
 
 if TYPE_CHECKING:
   from benchmarks.models import Trained

@@ -6,9 +6,10 @@ import socket
 import pytest
 
 from tfplace.errors import TfplaceError
-from tfplace.extraction import trace_graph_def, trace_saved_model
+from tfplace.extraction.functions import trace_saved_model
+from tfplace.extraction.graph_def import trace_graph_def
 from tfplace.learned import policies
-from tfplace.variants import trace_keras_file
+from tfplace.variants.keras_step import trace_keras_file
 
 SCHEMES = ("gs", "s3", "http", "https", "hdfs", "ram", "hf", "file")
 FLAGS = {

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tfplace.cost import calls, op_graph
 from tfplace.extraction.traced import TracedStep
 from tfplace.hardware.presets import cluster_preset
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 SIDE = 256
 MATRIX_BYTES = SIDE * SIDE * 4

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace import cost, extract, load_graph, place, save_graph, variants
+from tfplace import cost, extract, load_graph, place, save_graph
 from tfplace.bin import extract as extract_command
 from tfplace.cost import fusion
 from tfplace.errors import TfplaceError
@@ -15,6 +15,7 @@ from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.hardware.presets import cluster_preset
 from tfplace.simulate import Simulator
+from tfplace.variants import keras_step
 
 
 def unit_of(ops, edges, outside=()):
@@ -157,7 +158,7 @@ def graphs(request):
   model = keras.Model(inputs, keras.layers.Dense(1, name="head")(x))
   model.compile("adam", "mse")
   config = VariantConfig(request.param)
-  traced = variants.trace_keras(model, 512, microbatches=config)
+  traced = keras_step.trace_keras(model, 512, microbatches=config)
   cluster = cluster_preset("v100x2")
   return [
     cost.op_graph(traced, cluster, compile_units=is_compiled)

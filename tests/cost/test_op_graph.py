@@ -10,7 +10,7 @@ from tfplace.extraction.traced import FeedSpec, TracedStep
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.problem import Problem
 from tfplace.hardware.presets import cluster_preset
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 # A K80's peak and memory bandwidth in flop and bytes per us, by its data
 # sheet: 13 * 192 cores of 875 MHz, two flops each; 240 GB/s. The host's as

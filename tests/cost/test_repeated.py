@@ -8,7 +8,7 @@ from keras import layers
 import tfplace
 from tfplace.cost import op_classes, op_graph
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 CLUSTER = tfplace.cluster_preset("v100x2")
 

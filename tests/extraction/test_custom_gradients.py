@@ -7,8 +7,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
-from tfplace import extraction, variants
+from tfplace.extraction import functions
 from tfplace.extraction.custom_gradients import released_with_graphs
+from tfplace.variants import keras_step
 
 LAYERS = keras.layers
 
@@ -67,7 +68,7 @@ def _losses(is_extracted):
   model = keras.Sequential([keras.Input((4,)), LAYERS.Dense(6), Gate()])
   model.compile("adam", "mse")
   if is_extracted:
-    variants.trace_keras(model, 8)
+    keras_step.trace_keras(model, 8)
     gc.collect()
   rng = np.random.default_rng(0)
   x, y = rng.random((8, 4)), rng.random((8, 5))
@@ -91,7 +92,7 @@ def test_a_loaded_model_keeps_its_gradients_after_extraction(tmp_path):
   loaded = tf.saved_model.load(str(tmp_path))
   own = _registered() - before
   assert own
-  extraction.trace_saved_model(str(tmp_path))
+  functions.trace_saved_model(str(tmp_path))
   assert own <= _registered()
   with tf.GradientTape() as tape:
     y = loaded.call(tf.constant(1.0))["y"]

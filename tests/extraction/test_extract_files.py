@@ -8,9 +8,11 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from tests.testing.traced_steps import run_steps
-from tfplace import extraction as extract
 from tfplace.errors import ExtractionError
 from tfplace.extraction import structure
+from tfplace.extraction.functions import trace_saved_model
+from tfplace.extraction.graph_def import trace_graph_def
+from tfplace.extraction.structure import skeleton
 
 
 class _Affine(tf.Module):
@@ -41,7 +43,7 @@ def _save(path):
 
 def test_a_saved_model_s_signature_computes_the_same(tmp_path):
   _save(tmp_path)
-  traced = extract.trace_saved_model(tmp_path, batch_size=3)
+  traced = trace_saved_model(tmp_path, batch_size=3)
   assert not any("PartitionedCall" in n.op for n in traced.graph_def.node)
   (feed,) = traced.feeds.values()
   assert feed.shape == (3, 2)
@@ -63,7 +65,7 @@ def test_a_saved_model_s_signature_computes_the_same(tmp_path):
 def test_a_wrong_saved_model_is_named(tmp_path, folder, signature, says):
   _save(tmp_path / "model")
   with pytest.raises(ExtractionError, match=says):
-    extract.trace_saved_model(tmp_path / folder, signature=signature)
+    trace_saved_model(tmp_path / folder, signature=signature)
 
 
 def _graph_def(batch=None):
@@ -87,7 +89,7 @@ def _write(path, graph_def):
 @pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
 def test_a_graph_def_keeps_its_nodes_and_runs(tmp_path, suffix):
   path = _write(tmp_path / f"g{suffix}", _graph_def())
-  traced = extract.trace_graph_def(path, batch_size=2)
+  traced = trace_graph_def(path, batch_size=2)
   assert traced.name == "g"
   assert [n.name for n in traced.graph_def.node] == ["x", "w", "y", "z", "e"]
   assert traced.fetches == ("z:0", "e:0")
@@ -111,7 +113,7 @@ def test_a_graph_def_of_a_traced_training_step_trains(tmp_path):
     with tf.control_dependencies([tf.compat.v1.assign_add(old, 1.0)]):
       optimizer.minimize(loss, name="train")
   step = structure.prune(graph.as_graph_def(), ["loss", "train"])
-  traced = extract.trace_graph_def(_write(tmp_path / "g.pb", step))
+  traced = trace_graph_def(_write(tmp_path / "g.pb", step))
   traced = dataclasses.replace(traced, fetches=("loss:0",))
   assert traced.training
   assert set(traced.variables) == {"v", "old"}
@@ -134,9 +136,9 @@ def _loop_graph_def():
 
 def test_a_loop_of_tensorflow_1_is_no_illegal_cycle(tmp_path):
   path = _write(tmp_path / "loop.pb", _loop_graph_def())
-  traced = extract.trace_graph_def(path)
+  traced = trace_graph_def(path)
   assert run_steps(traced, [{}])[0] == [16]
-  types = extract.skeleton(traced).types
+  types = skeleton(traced).types
   assert {"Enter", "Merge", "Switch", "NextIteration", "Exit"} <= set(types)
 
 
@@ -147,4 +149,4 @@ def test_a_placeholder_of_unknown_shape_is_refused_by_name(tmp_path):
     tf.square(x)
   path = _write(tmp_path / "g.pb", graph.as_graph_def())
   with pytest.raises(ExtractionError, match=r"'words'.*g\.pb"):
-    extract.trace_graph_def(path)
+    trace_graph_def(path)

@@ -5,13 +5,13 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.traced_steps import run_steps
-from tfplace import extraction as extract
 from tfplace.errors import ExtractionError
 from tfplace.extraction import inline, structure
+from tfplace.extraction.functions import trace_function
 
 
 def _trace(function, *specs):
-  return extract.trace_function(function.get_concrete_function(*specs))
+  return trace_function(function.get_concrete_function(*specs))
 
 
 def _run(traced, *inputs):
@@ -163,11 +163,11 @@ def test_an_unknown_batch_is_filled_another_dimension_refused():
     return tf.reduce_sum(x, axis=1)
 
   open_batch = step.get_concrete_function(tf.TensorSpec((None, 3), name="x"))
-  traced = extract.trace_function(open_batch, batch_size=4)
+  traced = trace_function(open_batch, batch_size=4)
   assert [f.shape for f in traced.feeds.values()] == [(4, 3)]
   open_both = step.get_concrete_function(tf.TensorSpec((None, None), name="x"))
   with pytest.raises(ExtractionError, match="'x'"):
-    extract.trace_function(open_both, batch_size=4)
+    trace_function(open_both, batch_size=4)
 
 
 def test_ops_that_nothing_needs_are_left_out_and_effects_are_not():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.testing.traced_steps import run_steps
-from tfplace import extraction as extract
-from tfplace import variants
 from tfplace.errors import ExtractionError
+from tfplace.extraction.traced import feed_values
+from tfplace.variants import keras_step
 
 BATCH = 4
 STEPS = 5
@@ -71,7 +71,7 @@ def _session_losses(traced):
   [(_normalised, "rmsprop"), (_recurrent, "adam")],
 )
 def test_session_steps_reproduce_keras_losses(layers, optimizer):
-  traced = variants.trace_keras(_model(layers, optimizer), BATCH)
+  traced = keras_step.trace_keras(_model(layers, optimizer), BATCH)
   mine = _session_losses(traced)
   theirs = _keras_losses(_model(layers, optimizer))
   np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
@@ -81,7 +81,7 @@ def test_session_steps_reproduce_keras_losses(layers, optimizer):
 def test_tracing_leaves_the_model_as_it_was():
   model = _model(_normalised)
   before = [v.numpy() for v in model.variables]
-  variants.trace_keras(model, BATCH)
+  keras_step.trace_keras(model, BATCH)
   for old, variable in zip(before, model.variables, strict=True):
     np.testing.assert_array_equal(old, variable.numpy())
   assert "compute_loss" not in vars(model)
@@ -106,7 +106,7 @@ def test_mixed_precision_keeps_its_conditional_update():
     model.compile(optimizer, loss, jit_compile=False)
     return model
 
-  traced = variants.trace_keras(build(), BATCH)
+  traced = keras_step.trace_keras(build(), BATCH)
   types = {node.op for node in traced.graph_def.node}
   assert {"Switch", "Merge"} <= types
   assert not types & {"If", "StatelessIf"}
@@ -119,7 +119,7 @@ def test_ops_have_the_names_that_fit_gives_them():
   import tensorflow as tf
 
   model = _model(_normalised)
-  traced = variants.trace_keras(model, BATCH)
+  traced = keras_step.trace_keras(model, BATCH)
   graphs = []
   step = model.train_step
 
@@ -137,7 +137,7 @@ def test_ops_have_the_names_that_fit_gives_them():
 
 def test_variables_are_named_by_their_keras_paths():
   model = _model(_dense)
-  traced = variants.trace_keras(model, BATCH)
+  traced = keras_step.trace_keras(model, BATCH)
   for variable in model.variables + model.optimizer.variables:
     spec = traced.variables[variable.path]
     assert spec.shape == tuple(variable.shape)
@@ -151,7 +151,7 @@ def test_variables_are_named_by_their_keras_paths():
 def test_values_stay_those_of_the_trace_when_the_model_trains_on():
   model = _model(_normalised)
   before = {v.path: v.numpy() for v in model.variables}
-  traced = variants.trace_keras(model, BATCH)
+  traced = keras_step.trace_keras(model, BATCH)
   _keras_losses(model)
   changed = 0
   for path, value in before.items():
@@ -164,7 +164,7 @@ def test_values_stay_those_of_the_trace_when_the_model_trains_on():
 
 def test_inference_gives_what_predict_gives():
   model = _model(_normalised)
-  traced = variants.trace_keras(model, BATCH, kind="predict")
+  traced = keras_step.trace_keras(model, BATCH, kind="predict")
   x = _batches()[0][0]
   (feed,) = traced.feeds.values()
   [[output]] = run_steps(traced, [{feed.tensor: x}])
@@ -184,12 +184,12 @@ def test_a_subclassed_model_needs_a_sample_and_takes_it():
   model = Plain()
   model.compile("sgd", "mse", jit_compile=False)
   with pytest.raises(ExtractionError, match="sample"):
-    variants.trace_keras(model, 4)
+    keras_step.trace_keras(model, 4)
   x, y = np.ones((4, 3)), np.zeros((4, 2))
-  traced = variants.trace_keras(model, sample=(x, y))
+  traced = keras_step.trace_keras(model, sample=(x, y))
   values = [f.value for f in traced.feeds.values()]
   np.testing.assert_array_equal(values[0], x.astype("float32"))
-  [fetched] = run_steps(traced, [extract.feed_values(traced)])
+  [fetched] = run_steps(traced, [feed_values(traced)])
   assert fetched[0] == pytest.approx(np.mean(model(x).numpy() ** 2), rel=1e-5)
 
 
@@ -197,15 +197,15 @@ def test_sample_weights_weigh_the_loss():
   model = _model(_dense, "sgd", metrics=())
   x, y = _batches()[0]
   weight = np.array([0.0, 1.0, 2.0, 3.0])
-  traced = variants.trace_keras(model, sample=(x, y, weight))
+  traced = keras_step.trace_keras(model, sample=(x, y, weight))
   assert len(traced.feeds) == 3
-  [fetched] = run_steps(traced, [extract.feed_values(traced)])
+  [fetched] = run_steps(traced, [feed_values(traced)])
   expected = model.test_on_batch(x, y, sample_weight=weight)
   assert fetched[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_sample_of_inputs_takes_its_targets_from_the_loss():
-  traced = variants.trace_keras(_model(_dense), sample=np.ones((2, 8)))
+  traced = keras_step.trace_keras(_model(_dense), sample=np.ones((2, 8)))
   assert [f.shape for f in traced.feeds.values()] == [(2, 8), (2,)]
   assert [f.value is None for f in traced.feeds.values()] == [False, True]
 
@@ -217,7 +217,7 @@ def test_a_model_file_gives_the_model_s_step(tmp_path, suffix):
   model.save(path)
   with warnings.catch_warnings():  # of optimizers that are not built yet
     warnings.simplefilter("error", UserWarning)
-    traced = variants.trace_keras_file(path, BATCH)
+    traced = keras_step.trace_keras_file(path, BATCH)
   np.testing.assert_allclose(
     _session_losses(traced), _keras_losses(model), rtol=1e-5
   )
@@ -235,20 +235,20 @@ def test_a_model_file_gives_the_model_s_step(tmp_path, suffix):
 )
 def test_a_wrong_batch_is_named(batch_size, options, says):
   with pytest.raises(ExtractionError, match=says):
-    variants.trace_keras(_model(_dense), batch_size, **options)
+    keras_step.trace_keras(_model(_dense), batch_size, **options)
 
 
 def test_an_untrained_model_is_refused_by_its_reason(tmp_path):
   plain = keras.Sequential([keras.Input((8,)), LAYERS.Dense(3)])
   with pytest.raises(ExtractionError, match="compile"):
-    variants.trace_keras(plain, BATCH)
+    keras_step.trace_keras(plain, BATCH)
   words = keras.Input((None, 3), name="words")
   model = keras.Model(words, LAYERS.LSTM(2)(words))
   model.compile("sgd", "mse")
   with pytest.raises(ExtractionError, match="'words'"):
-    variants.trace_keras(model, BATCH)
+    keras_step.trace_keras(model, BATCH)
   with pytest.raises(ExtractionError, match=r"absent\.keras"):
-    variants.trace_keras_file(tmp_path / "absent.keras")
+    keras_step.trace_keras_file(tmp_path / "absent.keras")
 
 
 @pytest.mark.parametrize("name", ["microbatch_1", "recompute_0"])
@@ -256,4 +256,4 @@ def test_a_model_with_a_reserved_name_is_refused(name):
   model = keras.Sequential([keras.Input((4,)), LAYERS.Dense(2)], name=name)
   model.compile("sgd", "mse")
   with pytest.raises(ExtractionError, match=f"model '{name}' .* rename it"):
-    variants.trace_keras(model)
+    keras_step.trace_keras(model)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.testing.traced_steps import run_steps
-from tfplace import extraction as extract
+from tfplace.extraction.functions import trace_function
 
 STEPS = ("scale", "add", "effect", "call", "ignore", "cond", "loop")
 
@@ -62,7 +62,7 @@ def test_a_random_program_gives_the_same_numbers_and_effects(seed):
     return body(x), *[v + 0.0 for v in variables]
 
   concrete = step.get_concrete_function(tf.TensorSpec((), tf.float32))
-  traced = extract.trace_function(concrete)
+  traced = trace_function(concrete)
   types = {node.op for node in traced.graph_def.node}
   assert not types & {"PartitionedCall", "StatefulPartitionedCall", "If"}
   kept = {f.signature.name for f in traced.graph_def.library.function}

@@ -3,7 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from tfplace import extraction as extract
+from tfplace.extraction import structure
+from tfplace.extraction.functions import trace_function
+from tfplace.extraction.traced import TracedStep
 
 
 def _step(build):
@@ -11,10 +13,8 @@ def _step(build):
   graph = tf.Graph()
   with graph.as_default():
     build()
-  traced = extract.TracedStep(
-    "test", graph.as_graph_def(), {}, (), (), {}, False
-  )
-  return extract.skeleton(traced)
+  traced = TracedStep("test", graph.as_graph_def(), {}, (), (), {}, False)
+  return structure.skeleton(traced)
 
 
 def _kinds(build):
@@ -47,8 +47,8 @@ def test_edges_are_single_and_control_edges_stay():
   graph_def = graph.as_graph_def()
   # TensorFlow's Python API leaves out a control edge beside a data edge.
   next(n for n in graph_def.node if n.name == "sum").input.append("^a")
-  traced = extract.TracedStep("test", graph_def, {}, (), (), {}, False)
-  skeleton = extract.skeleton(traced)
+  traced = TracedStep("test", graph_def, {}, (), (), {}, False)
+  skeleton = structure.skeleton(traced)
   at = {name: i for i, name in enumerate(skeleton.names)}
   named = {
     (skeleton.names[s], o, skeleton.names[d]) for s, o, d in skeleton.edges
@@ -103,7 +103,7 @@ def test_a_loop_runs_where_every_op_of_its_body_runs(body, expected):
     )
 
   concrete = step.get_concrete_function(tf.TensorSpec((), tf.float32))
-  skeleton = extract.skeleton(extract.trace_function(concrete))
+  skeleton = structure.skeleton(trace_function(concrete))
   loop = next(i for i, t in enumerate(skeleton.types) if "While" in t)
   assert set(skeleton.kinds[loop]) == expected
 

@@ -11,7 +11,7 @@ from tfplace.graph.microbatches import (
   microbatch_of,
   microbatches_of,
 )
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 SUMS = {  # (microbatches, devices of each host) -> sums, by hand.
   (4, ()): (0, 1, 2, 3),

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfplace.extraction.layers import with_updates
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.keras import state
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 LAYERS = keras.layers
 OPTIMIZERS = {

@@ -16,7 +16,7 @@ from tfplace.graph.microbatches import (
   VariantConfig,
   microbatch_of,
 )
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 BATCH = 8
 ROWS, WIDTH = 5000, 8  # of the table of embeddings

@@ -8,7 +8,7 @@ import tfplace
 from tests.testing.microbatched import in_microbatches
 from tfplace.errors import ExtractionError
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 from tfplace.variants.microbatches.parts import Parts
 
 

@@ -9,7 +9,7 @@ from keras import layers, ops
 from tests.testing.microbatched import Own, compiled, numbered
 from tfplace.errors import ExtractionError
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("float32")

@@ -14,7 +14,7 @@ from tfplace.extraction.traced import with_initializers
 from tfplace.graph import Problem
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.recompute import is_clone, original_name, recompute_config
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 STEPS = 5
 # (model, microbatches)

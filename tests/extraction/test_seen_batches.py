@@ -9,7 +9,7 @@ from keras import layers
 from tfplace.errors import ExtractionError
 from tfplace.extraction.keras_inputs import batch_spec
 from tfplace.graph.given_batch import GivenBatch
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 LENGTH, BATCH = 7, 4
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ import tfplace
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.errors import TfplaceError
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 from tfplace.variants.units.steps import in_units
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}

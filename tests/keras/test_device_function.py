@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfplace.keras.devices import DeviceFunction
-from tfplace.plan import Plan
+from tfplace.plan.plan import Plan
 
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"
 

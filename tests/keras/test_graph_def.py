@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.errors import ApplyError
-from tfplace.extraction import feed_values, with_initializers
+from tfplace.extraction.traced import feed_values, with_initializers
 from tfplace.graph import Placement
 from tfplace.keras import placed_graph_def, write_placed_graph_def
 from tfplace.simulate import control_edges

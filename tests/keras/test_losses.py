@@ -14,7 +14,7 @@ from tfplace.graph import Placement
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.recompute import RecomputeConfig, is_clone
 from tfplace.keras import state
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 STEPS = 3
 # Steps that a plan is of; all ops are placed at random.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.testing import placed_models as at
 from tfplace.bin import place
 from tfplace.errors import ApplyError
-from tfplace.extraction import trace_saved_model
+from tfplace.extraction.functions import trace_saved_model
 from tfplace.extraction.safety import safe_loading
 from tfplace.formats import results, save_cluster
 from tfplace.graph import Placement

@@ -12,7 +12,7 @@ import tfplace
 from tests.testing import placed_models as at
 from tfplace.errors import ExtractionError
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 EXAMPLES, BATCH = 22, 8  # the third batch has 6 examples
 RNG = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from tfplace import cost
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.measure import MeasurementHarness, WorkerCluster
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 
 @pytest.fixture(scope="module")

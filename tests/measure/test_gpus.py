@@ -6,7 +6,7 @@ from tests.testing.harnesses import harness_of
 from tests.testing.small_steps import Step
 from tests.testing.traced_steps import run_steps
 from tfplace.errors import MeasurementError
-from tfplace.extraction import feed_values
+from tfplace.extraction.traced import feed_values
 from tfplace.graph.cluster import Device
 from tfplace.graph.problem import Problem
 from tfplace.measure import (

@@ -10,7 +10,7 @@ from tests.testing.harnesses import harness_of, problem_on
 from tests.testing.small_steps import nan_step
 from tests.testing.traced_steps import run_steps
 from tfplace.errors import MeasurementError, PlacementError
-from tfplace.extraction import feed_values
+from tfplace.extraction.traced import feed_values
 from tfplace.measure import MeasurementHarness, OpenCluster
 from tfplace.plan.live_step import guesses
 

@@ -19,7 +19,7 @@ from tests.testing.traced_steps import run_steps
 from tfplace.bin import place
 from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
-from tfplace.extraction import feed_values
+from tfplace.extraction.traced import feed_values
 from tfplace.graph.problem import Problem
 from tfplace.measure import open_cluster, profile
 from tfplace.measure.local import host

@@ -9,7 +9,7 @@ from tfplace.graph.problem import Problem
 from tfplace.measure import OpenCluster
 from tfplace.plan.live_step import guesses
 from tfplace.simulate import Simulator
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 BATCH, WIDTH = 4, 8
 

@@ -14,7 +14,7 @@ from tests.testing.slow import SLOW
 from tfplace import cost, formats
 from tfplace.bin import worker
 from tfplace.errors import MeasurementError
-from tfplace.extraction import trace_graph_def
+from tfplace.extraction.graph_def import trace_graph_def
 from tfplace.graph.cluster import Device
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem

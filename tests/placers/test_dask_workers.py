@@ -20,7 +20,7 @@ from tfplace.graph.order import ORDERS
 from tfplace.placers import dask_workers
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.placers.requests import Request
-from tfplace.plan import PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.variant_search import choose_variant
 from tfplace.simulate import Simulator
 

@@ -12,7 +12,8 @@ from tfplace.graph import OpSpec, build_graph
 from tfplace.graph.cluster import with_max_memory
 from tfplace.hardware.hardware import GPUS
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import PlanConfig, estimate
+from tfplace.plan import estimate
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.estimate import batch, cards, fits
 from tfplace.plan.source import ModelSource, open_source
 

@@ -16,10 +16,11 @@ from tfplace.formats.graph import graph_to_json
 from tfplace.graph.microbatches import WHOLE
 from tfplace.graph.protocols import OpCosts
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import PlanConfig, Steps
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
 from tfplace.plan.source import ModelSource, open_source
+from tfplace.plan.steps import Steps
 
 SIZES = {"layers": 1, "units": 8, "vocabulary": 20, "length": 2}
 ASKED = {"batch_size": 2, "sizes": SIZES}

@@ -9,7 +9,8 @@ from tests.testing.clusters import linked
 from tests.testing.live_steps import Devices
 from tfplace.errors import MeasurementError
 from tfplace.graph import OpSpec, Problem, build_graph
-from tfplace.plan import PlanConfig, measured
+from tfplace.plan import measured
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.measured import search_measured
 
 

@@ -15,7 +15,7 @@ from tfplace.errors import InfeasibleError
 from tfplace.graph import Device, OpSpec, Placement, Problem, build_graph
 from tfplace.graph.evaluation import Result
 from tfplace.graph.microbatches import WHOLE, VariantConfig
-from tfplace.plan import PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.proposals import is_short_of_memory
 from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import StepVariant, VariantTrial

@@ -12,7 +12,8 @@ from tfplace import placers
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import Cluster, Device
 from tfplace.graph.microbatches import WHOLE, VariantConfig
-from tfplace.plan import PlanConfig, make_plan
+from tfplace.plan.config import PlanConfig
+from tfplace.plan.planner import make_plan
 from tfplace.plan.variant_search import choose_variant
 
 CONFIG = PlanConfig(budget_s=60.0, max_evaluations=600)

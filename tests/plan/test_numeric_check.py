@@ -17,7 +17,7 @@ from tfplace.extraction.traced import feed_values
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.keras import steps
 from tfplace.plan import comparable, numeric_check
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 from tfplace.variants.microbatches import microbatch
 from tfplace.variants.microbatches.examine import Findings
 

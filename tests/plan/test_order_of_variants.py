@@ -6,7 +6,7 @@ from tests.testing.clusters import linked
 from tfplace.errors import ExtractionError
 from tfplace.graph import Device, OpSpec, Problem, build_graph
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.plan import PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.search import search
 from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import StepVariant

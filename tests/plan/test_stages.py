@@ -5,7 +5,7 @@ import contextlib
 import numba
 import pytest
 
-from tfplace.plan import Stages
+from tfplace.plan.stages import Stages
 
 
 class Clock:

@@ -8,7 +8,7 @@ from benchmarks.random_steps import training_step
 from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.search import search
 
 

@@ -9,7 +9,7 @@ from tests.testing import problems, split_steps
 from tfplace.errors import ExtractionError
 from tfplace.graph import Problem
 from tfplace.graph.microbatches import VariantConfig, plain_sizes
-from tfplace.plan import PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.proposals import proposed_sizes
 from tfplace.plan.variant_search import choose_variant
 from tfplace.plan.variants import StepVariant

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.testing.hostile_models import DEEDS, export, of_two
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_saved_model
+from tfplace.extraction.functions import trace_saved_model
 
 
 def pairs(*parts):

@@ -3,9 +3,10 @@
 import pytest
 import tensorflow as tf
 
-from tfplace import extraction as extract
 from tfplace.bin import extract as command
 from tfplace.errors import ExtractionError
+from tfplace.extraction.functions import trace_saved_model
+from tfplace.extraction.graph_def import trace_graph_def
 
 
 class _Doubling(tf.Module):
@@ -33,7 +34,7 @@ def test_a_truncated_saved_model_is_refused(tmp_path, keep):
   path = tmp_path / "saved_model.pb"
   path.write_bytes(path.read_bytes()[:keep])
   with pytest.raises(ExtractionError, match=tmp_path.name):
-    extract.trace_saved_model(tmp_path)
+    trace_saved_model(tmp_path)
 
 
 # Name -> changed node, attribute of the node, new value, and the message.
@@ -73,7 +74,7 @@ def test_a_hostile_graph_def_is_refused_by_file_and_node(tmp_path, case):
   path = tmp_path / "bad.pb"
   path.write_bytes(_damaged(*damage).SerializeToString())
   with pytest.raises(ExtractionError, match=f"(?s)bad\\.pb.*{says}") as error:
-    extract.trace_graph_def(path)
+    trace_graph_def(path)
   assert "\x1b" not in str(error.value)
 
 
@@ -81,7 +82,7 @@ def test_text_that_is_no_graph_def_is_refused_with_its_position(tmp_path):
   path = tmp_path / "bad.pbtxt"
   path.write_text("node {\n  nome: 'a'\n}\n")
   with pytest.raises(ExtractionError, match=r"bad\.pbtxt.*2:3"):
-    extract.trace_graph_def(path)
+    trace_graph_def(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 64, b"\xff" * 64, b"{}"])
@@ -90,7 +91,7 @@ def test_other_bytes_are_refused_by_name(tmp_path, content, suffix):
   path = tmp_path / f"junk{suffix}"
   path.write_bytes(content)
   with pytest.raises(ExtractionError, match=f"junk\\{suffix}"):
-    extract.trace_graph_def(path)
+    trace_graph_def(path)
 
 
 def test_hostile_files_are_named_and_leave_the_old_output(tmp_path, capsys):

@@ -5,8 +5,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_graph_def, trace_saved_model
-from tfplace.extraction.graph_def import read_graph_def
+from tfplace.extraction.functions import trace_saved_model
+from tfplace.extraction.graph_def import read_graph_def, trace_graph_def
 from tfplace.extraction.safety import limits
 
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from tests.testing.hostile_models import edited, export
 from tfplace.errors import ExtractionError, MeasurementError
-from tfplace.extraction import trace_graph_def, trace_saved_model
+from tfplace.extraction.functions import trace_saved_model
+from tfplace.extraction.graph_def import trace_graph_def
 from tfplace.extraction.safety import limits, side_effects
 from tfplace.extraction.traced import TracedStep
 from tfplace.measure import harness

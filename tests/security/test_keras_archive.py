@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction.safety import limits
-from tfplace.variants import trace_keras_file
+from tfplace.variants.keras_step import trace_keras_file
 
 GIB = 1 << 30
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_saved_model
+from tfplace.extraction.functions import trace_saved_model
 
 
 def _keras_lookup(tmp_path, folder):

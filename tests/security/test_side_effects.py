@@ -5,7 +5,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfplace.errors import ExtractionError
-from tfplace.extraction import trace_graph_def
+from tfplace.extraction.graph_def import trace_graph_def
 from tfplace.extraction.safety import side_effects
 
 

@@ -14,7 +14,7 @@ from tests.testing import clusters
 from tests.testing.small_steps import as_graph
 from tfplace.graph import Device, Placement, Problem
 from tfplace.plan.local_devices import local_cluster
-from tfplace.variants import trace_keras
+from tfplace.variants.keras_step import trace_keras
 
 LOCAL = "/job:localhost/replica:0/task:0/device:"
 STEPS = 3

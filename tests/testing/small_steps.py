@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tfplace.extraction import skeleton
+from tfplace.extraction.structure import skeleton
 from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
 from tfplace.graph.op_graph import OpGraph, OpSpec, build_graph
 

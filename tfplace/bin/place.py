@@ -24,17 +24,13 @@ from tfplace.graph import order as orders
 from tfplace.graph.cluster import with_max_memory
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.order import ARRIVAL, ORDERS, order_to_json
-from tfplace.plan import (
-  Plan,
-  PlanConfig,
-  Stages,
-  StepVariant,
-  make_plan,
-)
-from tfplace.plan.config import AUTO
+from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.live_step import guesses
+from tfplace.plan.plan import Plan
+from tfplace.plan.planner import make_plan
 from tfplace.plan.search import Outcome
-from tfplace.plan.variants import VariantChoice
+from tfplace.plan.stages import Stages
+from tfplace.plan.variants import StepVariant, VariantChoice
 from tfplace.report.table import choice_table, results_table
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from tfplace.graph import Problem
 from tfplace.learned import policy_format, sampling
 from tfplace.measure.remote import resolvers
 from tfplace.placers import LEARNED, dask_workers
-from tfplace.plan import Stages, live_step
+from tfplace.plan import live_step
+from tfplace.plan.stages import Stages
 from tfplace.training import process
 from tfplace.training.config import TrainConfig
 

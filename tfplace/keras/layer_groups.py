@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import keras
 
 from tfplace.errors import ApplyError, FormatError
-from tfplace.extraction import TracedStep
+from tfplace.extraction.traced import TracedStep
 from tfplace.graph import graph_edits
 from tfplace.graph.op_graph import OpGraph
 from tfplace.keras import state

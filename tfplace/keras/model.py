@@ -22,9 +22,9 @@ from tfplace.keras.given_placement import (
   start_of,
 )
 from tfplace.keras.planning import KerasPlanner, check_nothing_to_plan
-from tfplace.plan import Plan, PlanConfig
 from tfplace.plan.clusters import ClusterLike
-from tfplace.plan.config import PlanOptions
+from tfplace.plan.config import PlanConfig, PlanOptions
+from tfplace.plan.plan import Plan
 
 _logger = logging.getLogger("tfplace")
 

@@ -22,10 +22,12 @@ from tfplace.graph.quantities import format_us
 from tfplace.keras import progress
 from tfplace.keras.controller import own_steps
 from tfplace.keras.steps import KerasSource, KerasSteps
-from tfplace.plan import Plan, PlanConfig, Stages, local_devices, make_plan
+from tfplace.plan import local_devices
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.config import AUTO, NONE, SINGLE
-from tfplace.plan.plan import printer
+from tfplace.plan.config import AUTO, NONE, SINGLE, PlanConfig
+from tfplace.plan.plan import Plan, printer
+from tfplace.plan.planner import make_plan
+from tfplace.plan.stages import Stages
 from tfplace.variants import fused_norm
 from tfplace.variants.microbatches import microbatched_step
 from tfplace.variants.units import forming

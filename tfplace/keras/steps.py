@@ -12,9 +12,8 @@ import tensorflow as tf
 
 from tfplace import cost
 from tfplace.errors import ExtractionError, TfplaceError, shown
-from tfplace.extraction import TracedStep
 from tfplace.extraction import keras_inputs as inputs
-from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.extraction.traced import DEFAULT_BATCH_SIZE, TracedStep
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.microbatches import (
   WHOLE,
@@ -23,15 +22,10 @@ from tfplace.graph.microbatches import (
 )
 from tfplace.graph.problem import Problem
 from tfplace.graph.progress import Progress, silent
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.keras import layer_groups, state
-from tfplace.plan import (
-  PlanConfig,
-  Stages,
-  StepVariant,
-  local_devices,
-  local_step,
-)
+from tfplace.plan import local_devices, local_step
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.numeric_check import (
   check_equal,
   skip_reason,
@@ -39,9 +33,11 @@ from tfplace.plan.numeric_check import (
 )
 from tfplace.plan.search import on_one_device
 from tfplace.plan.source import ModelSource
+from tfplace.plan.stages import Stages
 from tfplace.plan.steps import Steps, compiles
-from tfplace.plan.variants import in_words
-from tfplace.variants import fused_norm, trace_keras
+from tfplace.plan.variants import StepVariant, in_words
+from tfplace.variants import fused_norm
+from tfplace.variants.keras_step import trace_keras
 
 _logger = logging.getLogger("tfplace")
 # Seconds of running steps for their costs, and of one step in the numeric

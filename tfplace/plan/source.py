@@ -147,7 +147,8 @@ class ModelSource:
       on_stage(f"{verb} {self.name}")
     check_variant(variant, self.kind, self.name, self.training)
     # A command loads TensorFlow in that stage, without its notices.
-    from tfplace import extraction
+    from tfplace.extraction.functions import trace_saved_model
+    from tfplace.extraction.graph_def import trace_graph_def
 
     if self.takes_microbatches:
       return self._trace_keras(variant, batch_size, precision, on_stage)
@@ -157,9 +158,7 @@ class ModelSource:
         " graph that was traced already; leave the precision out"
       )
     is_graph = self.kind == "graph_def"
-    trace: Any = (
-      extraction.trace_graph_def if is_graph else extraction.trace_saved_model
-    )
+    trace: Any = trace_graph_def if is_graph else trace_saved_model
     return trace(
       self.name, batch_size, allow_side_effects=self.allow_side_effects
     )
@@ -172,8 +171,11 @@ class ModelSource:
     on_stage: Progress,
   ) -> "TracedStep":
     from tfplace.plan import precisions
-    from tfplace.variants import trace_keras, trace_keras_file
-    from tfplace.variants.keras_step import fresh_names
+    from tfplace.variants.keras_step import (
+      fresh_names,
+      trace_keras,
+      trace_keras_file,
+    )
 
     kind = "train" if self.training else "predict"
     options: dict[str, Any] = {"on_stage": on_stage, "microbatches": variant}
