@@ -72,11 +72,11 @@ def main(values: flags.FlagValues) -> None:
 
 def _two_logical() -> dict[str, Any]:
   """Memory limits of two logical GPUs, and links between all devices."""
-  from tfplace import measure
   from tfplace.formats import cluster as cluster_format
+  from tfplace.measure.cluster import open_cluster
 
   began = time.monotonic()
-  with measure.open_cluster("gpus:2") as live:
+  with open_cluster("gpus:2") as live:
     found = cluster_format.cluster_to_json(live.cluster)
   return {"seconds": time.monotonic() - began, "cluster": found}
 

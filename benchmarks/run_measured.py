@@ -37,8 +37,8 @@ from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
   from benchmarks.models import Trained
-  from tfplace import measure
   from tfplace.extraction.traced import TracedStep
+  from tfplace.measure.cluster import OpenCluster
   from tfplace.plan.search import Outcome
 
 ON_GPUS = (
@@ -79,11 +79,11 @@ def main(values: flags.FlagValues) -> None:
   counts = lib.numbers("microbatches", values.microbatches, 2)
   seeds = lib.numbers("seeds", values.seeds)
   cli.load_tensorflow()
-  from tfplace import measure
+  from tfplace.measure.cluster import open_cluster
 
   known = models_of(values.devices)
   lib.check_names("models", values.models, known)
-  with measure.open_cluster(values.devices) as live:
+  with open_cluster(values.devices) as live:
     cluster = live.cluster
   if (load := os.getloadavg()[0]) > 0.5:
     print(f"warning: the load is {load:.1f}: steps will be too long")
@@ -143,12 +143,12 @@ class Run:
 
   def measure(self, memory_bytes: float) -> dict[str, Any]:
     """Returns label -> times and losses of its steps, or its error."""
-    from tfplace import measure
+    from tfplace.measure.cluster import open_cluster
 
     began = time.monotonic()
     data = batch(self.trained, self.seed)
     found = self._user_steps(data, memory_bytes)
-    with measure.open_cluster(self.values.devices) as live:
+    with open_cluster(self.values.devices) as live:
       rows: dict[str, Row] = {}
       types: dict[str, list[float]] = {}
       for count in (1, *self.counts):
@@ -178,9 +178,9 @@ class Run:
     self, data: dict[str, np.ndarray], memory_bytes: float
   ) -> dict[str, Any]:
     """Runs the step with recomputation on one device with less memory."""
-    from tfplace import measure
+    from tfplace.measure.cluster import open_cluster
 
-    with measure.open_cluster("gpus:1", memory_bytes=memory_bytes) as live:
+    with open_cluster("gpus:1", memory_bytes=memory_bytes) as live:
       every = RecomputeConfig(everything=True)
       traced = self._traced(data, VariantConfig(1, recompute=every))
       row = _row(traced, alone(self._profiled(live, traced)[1]))
@@ -229,7 +229,7 @@ class Run:
 
   def _profiled(
     self,
-    live: "measure.OpenCluster",
+    live: "OpenCluster",
     traced: "TracedStep",
     compile_units: bool = False,
   ) -> tuple[Problem, Problem]:
@@ -243,7 +243,7 @@ class Run:
     return estimated, step.profiled(estimated, guesses)
 
   def _placed(
-    self, live: "measure.OpenCluster", data: dict[str, np.ndarray], count: int
+    self, live: "OpenCluster", data: dict[str, np.ndarray], count: int
   ) -> tuple[dict[str, Row], dict[str, list[float]]]:
     """The best placement that search and measurement find, and by hand.
 
@@ -266,9 +266,7 @@ class Run:
     kind = live.cluster.devices[0].kind
     return rows, by_type(estimated.graph, problem.graph, kind)
 
-  def _compiled(
-    self, live: "measure.OpenCluster", data: dict[str, np.ndarray]
-  ) -> Row:
+  def _compiled(self, live: "OpenCluster", data: dict[str, np.ndarray]) -> Row:
     """The best placement of the step in units that XLA compiles."""
     traced = self._traced(data, VariantConfig())
     _, problem = self._profiled(live, traced, compile_units=True)
@@ -276,7 +274,7 @@ class Run:
     return _row(traced, plan.best.placement)
 
   def _searched(
-    self, live: "measure.OpenCluster", traced: "TracedStep", problem: Problem
+    self, live: "OpenCluster", traced: "TracedStep", problem: Problem
   ) -> "Outcome":
     """The plan that search and measurement find."""
     from tfplace.plan.config import PlanConfig
@@ -298,7 +296,7 @@ class Run:
     return None if best is None else best.placement
 
   def _run(
-    self, live: "measure.OpenCluster", label: str, row: Row
+    self, live: "OpenCluster", label: str, row: Row
   ) -> Mapping[str, Any]:
     """Runs one placement once.
 

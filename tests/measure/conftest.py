@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.testing.small_steps import Step, trained_step
-from tfplace.measure import WorkerCluster
+from tfplace.measure.local.devices import WorkerCluster
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ from tests.testing.clusters import linked
 from tfplace import cost
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.measure import MeasurementHarness, WorkerCluster
+from tfplace.measure.harness import MeasurementHarness
+from tfplace.measure.local.devices import WorkerCluster
 from tfplace.variants.keras_step import trace_keras
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from tests.testing.harnesses import harness_of
 from tests.testing.small_steps import Step, faulty_step
-from tfplace.measure import WorkerCluster
 from tfplace.measure.local import runtime
+from tfplace.measure.local.devices import WorkerCluster
 
 HANGS_AFTER_S = 2.0
 # Fault -> the kind and the words of its error.

@@ -9,12 +9,10 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import feed_values
 from tfplace.graph.cluster import Device
 from tfplace.graph.problem import Problem
-from tfplace.measure import (
-  LocalDevices,
-  MeasurementHarness,
-  open_cluster,
-)
+from tfplace.measure.cluster import open_cluster
+from tfplace.measure.harness import MeasurementHarness
 from tfplace.measure.local import runtime
+from tfplace.measure.local.devices import LocalDevices
 from tfplace.measure.session import messages
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"

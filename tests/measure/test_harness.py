@@ -11,7 +11,8 @@ from tests.testing.small_steps import nan_step
 from tests.testing.traced_steps import run_steps
 from tfplace.errors import MeasurementError, PlacementError
 from tfplace.extraction.traced import feed_values
-from tfplace.measure import MeasurementHarness, OpenCluster
+from tfplace.measure.cluster import OpenCluster
+from tfplace.measure.harness import MeasurementHarness
 from tfplace.plan.live_step import guesses
 
 

@@ -21,7 +21,8 @@ from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import feed_values
 from tfplace.graph.problem import Problem
-from tfplace.measure import open_cluster, profile
+from tfplace.measure.calibrate.profiling import profile
+from tfplace.measure.cluster import open_cluster
 from tfplace.measure.local import host
 from tfplace.measure.remote import hosts as hosts_lib
 from tfplace.measure.remote import workers

@@ -6,7 +6,7 @@ import pytest
 
 from tfplace import cost
 from tfplace.graph.problem import Problem
-from tfplace.measure import OpenCluster
+from tfplace.measure.cluster import OpenCluster
 from tfplace.plan.live_step import guesses
 from tfplace.simulate import Simulator
 from tfplace.variants.keras_step import trace_keras

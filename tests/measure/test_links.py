@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tfplace.graph.cluster import Cluster, Device
-from tfplace.measure import LocalDevices
 from tfplace.measure.calibrate import links as links_lib
+from tfplace.measure.local.devices import LocalDevices
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
 START_US = 150.0

@@ -11,9 +11,11 @@ from tfplace.extraction.traced import TracedStep
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
-from tfplace.measure import ChildError, Profile, WorkerCluster, profile
 from tfplace.measure.calibrate import profiling
+from tfplace.measure.calibrate.profiling import Profile, profile
 from tfplace.measure.harness import MeasurementHarness
+from tfplace.measure.local.devices import WorkerCluster
+from tfplace.measure.local.runtime import ChildError
 from tfplace.measure.session.messages import OpTime, StepReply, Trace
 from tfplace.simulate import Simulator
 

@@ -16,12 +16,10 @@ from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.measure import (
-  ChildError,
-  WorkerCluster,
-  placed_step,
-)
+from tfplace.measure import placed_step
 from tfplace.measure.local import host, runtime
+from tfplace.measure.local.devices import WorkerCluster
+from tfplace.measure.local.runtime import ChildError
 
 _PARENT = """
 import time

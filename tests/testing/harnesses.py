@@ -5,7 +5,7 @@ import time
 
 from tests.testing.clusters import linked
 from tfplace.graph.problem import Problem
-from tfplace.measure import MeasurementHarness
+from tfplace.measure.harness import MeasurementHarness
 
 
 def problem_on(workers, graph):

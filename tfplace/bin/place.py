@@ -34,7 +34,7 @@ from tfplace.plan.variants import StepVariant, VariantChoice
 from tfplace.report.table import choice_table, results_table
 
 if TYPE_CHECKING:
-  from tfplace.measure import OpenCluster
+  from tfplace.measure.cluster import OpenCluster
 
 _NAME = "tfplace-place"
 _BASELINES = ("single", "cpu", "expert")

@@ -25,7 +25,7 @@ from tfplace.plan.steps import Steps
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
-  from tfplace.measure import OpenCluster
+  from tfplace.measure.cluster import OpenCluster
 
 
 def define_flags(values: flags.FlagValues) -> None:

@@ -16,7 +16,7 @@ from tfplace.graph.cluster import Cluster
 from tfplace.hardware.presets import cluster_preset
 
 if TYPE_CHECKING:
-  from tfplace.measure import OpenCluster
+  from tfplace.measure.cluster import OpenCluster
   from tfplace.plan.stages import Stages
 
 ClusterLike: TypeAlias = Cluster | str | os.PathLike[str]
@@ -77,11 +77,12 @@ def opened(
   if not is_live(name):
     yield find_cluster(name), None
     return
-  from tfplace import measure
+  from tfplace.measure.cluster import open_cluster
+  from tfplace.measure.local.devices import leave_gpus
 
   if name.partition(":")[0] == "gpus":
-    measure.leave_gpus()
+    leave_gpus()
   with contextlib.ExitStack() as stack:
     with show("starting", f" {name}"):
-      live = stack.enter_context(measure.open_cluster(name))
+      live = stack.enter_context(open_cluster(name))
     yield live.cluster, live

@@ -20,7 +20,7 @@ from tfplace.plan.stages import Stages
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
-  from tfplace.measure import LiveStep
+  from tfplace.measure.cluster import LiveStep
 
 # Budget of each short search for placements to calibrate with.
 _GUESS_S, _GUESS_EVALUATIONS = 5.0, 500

@@ -25,7 +25,7 @@ from tfplace.plan.stages import Stages
 from tfplace.simulate import Simulator
 
 if TYPE_CHECKING:
-  from tfplace.measure import LiveStep
+  from tfplace.measure.cluster import LiveStep
 
 
 # The values below are our choice.

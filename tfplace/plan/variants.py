@@ -18,7 +18,7 @@ from tfplace.graph.quantities import format_us
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
-  from tfplace.measure import LiveStep
+  from tfplace.measure.cluster import LiveStep
 
 
 @dataclasses.dataclass(frozen=True)
