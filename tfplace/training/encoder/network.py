@@ -55,18 +55,14 @@ def sage_layer(units: int) -> tf.keras.layers.Layer:
 
   The next state is LN(h + relu(W [h, pooled in, pooled out])).
   """
-  next_state = tfgnn.keras.layers.ResidualNextState(
-    tf.keras.layers.Dense(units, activation="relu"),
-    activation=tf.keras.layers.LayerNormalization(),
+  update = tfgnn.keras.layers.NodeSetUpdate(
+    {direction: MaxPoolConv(units) for direction in DIRECTIONS},
+    tfgnn.keras.layers.ResidualNextState(
+      tf.keras.layers.Dense(units, activation="relu"),
+      activation=tf.keras.layers.LayerNormalization(),
+    ),
   )
-  return tfgnn.keras.layers.GraphUpdate(
-    node_sets={
-      NODES: tfgnn.keras.layers.NodeSetUpdate(
-        {direction: MaxPoolConv(units) for direction in DIRECTIONS},
-        next_state,
-      )
-    }
-  )
+  return tfgnn.keras.layers.GraphUpdate(node_sets={NODES: update})
 
 
 def graph_tensor(
