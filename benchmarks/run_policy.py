@@ -30,7 +30,7 @@ from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import Result
 from tfplace.learned.ordered.placer import OrderedPlacer
 from tfplace.placers.auto import AutoPlacer
-from tfplace.placers.in_process import warm_up
+from tfplace.placers.compilation import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
 from tfplace.simulate import Simulator
 

@@ -24,8 +24,8 @@ from benchmarks.lib import Options
 from tfplace.graph import OpGraph, OpSpec, Problem, build_graph
 from tfplace.hardware.presets import cluster_preset
 from tfplace.placers import Budget
+from tfplace.placers.compilation import warm_up
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.in_process import warm_up
 from tfplace.placers.search.search import Search
 from tfplace.simulate import Simulator
 

@@ -19,7 +19,6 @@ from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.order import ORDERS
 from tfplace.placers import dask_workers
 from tfplace.placers.dask_workers import opened_workers
-from tfplace.placers.requests import Request
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.variant_search import choose_variant
 from tfplace.simulate import Simulator
@@ -53,8 +52,7 @@ def test_result_is_the_best_of_the_seeds(cluster, problem, order):
 
 def test_classical_placer_runs_here(problem):
   """No cluster is asked, so None is enough."""
-  request = Request(strategy="metis", order=problem.order)
-  found = dask_workers.place_on_workers(problem, None, request, None)
+  found = placers.place(problem, "metis", dask=dask_workers.Workers(None))
   expected = placers.place(problem, "metis")
   assert (found.placement.devices == expected.placement.devices).all()
 

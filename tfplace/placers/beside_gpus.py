@@ -18,14 +18,19 @@ from tfplace.graph.phases import updates, variable_ops
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.quantities import format_us
+from tfplace.placers.auto import consolidated
+from tfplace.placers.groups import GroupGraph
 from tfplace.placers.order_choice import place_in_order
 from tfplace.placers.requests import Request, followed, with_effort
+from tfplace.placers.search.annealing import AnnealingPlacer
 
 LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
 # Share of the budget for the search without CPUs. A quarter of the rest each is
 # for continuations with and without them, then the better one gets what is
 # left. Chosen by trial.
 _FIRST_SHARE = 0.6
+# Share of a continued `auto` that is not kept for consolidation; our choice.
+_SEARCH_SHARE = 0.9
 
 # A training step rarely holds half of its tensors at once.
 _AT_ONCE = 2.0
@@ -97,8 +102,8 @@ def place_beside_gpus(
   narrow, wide = narrow.in_order(first.order), problem.in_order(first.order)
   row = first.placement.devices[np.newaxis]
   rows = row if starts is None else np.concatenate((row, starts))
-  on_gpus = request.resume(narrow, budget.fraction(each), row)
-  on_all = request.resume(wide, budget.fraction(each), rows)
+  on_gpus = _resumed(request, narrow, budget.fraction(each), row)
+  on_all = _resumed(request, wide, budget.fraction(each), rows)
   gpus_us, all_us = (r.evaluation.step_time_us for r in (on_gpus, on_all))
   gains = all_us <= (1 - LEAST_GAIN) * gpus_us
   better, other = (on_all, on_gpus) if gains else (on_gpus, on_all)
@@ -106,7 +111,7 @@ def place_beside_gpus(
   left = budget.minus(result.evaluations)
   if not left.is_over:
     row = better.placement.devices[np.newaxis]
-    last = request.resume(wide if gains else narrow, left, row)
+    last = _resumed(request, wide if gains else narrow, left, row)
     result = followed(result, last)
   return dataclasses.replace(
     _with_problem(result, problem),
@@ -115,6 +120,28 @@ def place_beside_gpus(
     skipped=first.skipped,
     other_order_us=first.other_order_us,
     all_on_gpus_us=gpus_us if gains else None,
+  )
+
+
+def _resumed(
+  request: Request, problem: Problem, budget: Budget, starts: np.ndarray
+) -> Result:
+  """Goes on from starts, by annealing and, for `auto`, consolidation."""
+  placer, judge = (
+    AnnealingPlacer(starts=(), start=starts),
+    request.judge(problem),
+  )
+  is_auto = request.strategy == "auto"
+  share = budget.fraction(_SEARCH_SHARE if is_auto else 1.0)
+  result = placer.place(problem, judge, share, request.seed)
+  if not is_auto:
+    return result
+  return consolidated(
+    result,
+    groups=GroupGraph(problem),
+    evaluator=judge,
+    budget=budget.minus(result.evaluations),
+    tolerance=request.tolerance,
   )
 
 

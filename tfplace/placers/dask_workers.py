@@ -23,7 +23,7 @@ from tfplace.graph.evaluation import HistoryPoint, Result
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
-from tfplace.placers.in_process import place_here, warm_up
+from tfplace.placers.compilation import warm_up
 from tfplace.placers.requests import Request
 from tfplace.simulate import Simulator
 from tfplace.version import VERSION
@@ -158,26 +158,25 @@ def place_on_workers(
   workers: Workers,
   request: Request,
   starts: np.ndarray | None,
+  *,
+  place: Callable[[Problem, Request, np.ndarray | None], Result],
 ) -> Result:
   """Places a problem by a search with its own seed per worker; the best wins.
-
-  Strategies without a search run in this process.
 
   Args:
     request: its limits hold for each search.
     starts: [num_starts, num_ops] devices to start from, or None.
+    place: search in one process.
 
   Raises:
     InfeasibleError: nothing that was found fits in memory.
     TfplaceError: the strategy fails, or no worker returns a placement.
   """
-  if registry.STRATEGIES[request.strategy].is_classical:
-    return place_here(problem, request, starts)
   limit_s = math.inf
   if request.max_evaluations is None:
     setup_s = _START_S + 1e-4 * problem.graph.num_ops
     limit_s = 1.25 * request.budget_s + setup_s
-  content = pickle.dumps((problem.without_derived(), request, starts))
+  content = pickle.dumps((place, problem.without_derived(), request, starts))
   number = len(workers.addresses)
   calls = [(content, request.seed + i) for i in range(number)]
   accept = functools.partial(_accepted, problem)
@@ -192,9 +191,9 @@ def place_on_workers(
 
 def _search(content: bytes, seed: int) -> Any:
   """Searches on a worker; returns plain data for `_accepted`, or the error."""
-  problem, request, starts = pickle.loads(content)
+  place, problem, request, starts = pickle.loads(content)
   try:
-    best = place_here(problem, dataclasses.replace(request, seed=seed), starts)
+    best = place(problem, dataclasses.replace(request, seed=seed), starts)
   except TfplaceError as error:
     return error
   rows = [

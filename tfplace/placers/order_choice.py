@@ -44,7 +44,7 @@ def place_in_order(
     InfeasibleError: nothing fits in any order.
   """
   if request.order != AUTO:
-    return request.place(problem.in_order(request.order), budget, starts)
+    return _placed(request, problem.in_order(request.order), budget, starts)
   if request.searches:
     results = _by_rules(problem, budget, starts)
     if results:
@@ -53,12 +53,25 @@ def place_in_order(
   for order in reversed(ORDERS):
     ordered, share = problem.in_order(order), budget.fraction(1 / len(ORDERS))
     try:
-      results[order] = request.place(ordered, share, starts)
+      results[order] = _placed(request, ordered, share, starts)
     except InfeasibleError as error:
       failure = error
   if not results:
     raise failure
   return _better(results)
+
+
+def _placed(
+  request: Request, problem: Problem, budget: Budget, starts: np.ndarray | None
+) -> Result:
+  """Runs the strategy once, in the order of the problem."""
+  placer = registry.get_placer(
+    request.strategy,
+    request.policy,
+    start=starts if request.searches else None,
+    tolerance=request.tolerance,
+  )
+  return placer.place(problem, request.judge(problem), budget, request.seed)
 
 
 def better_order(step_us: Mapping[str, float]) -> str:
@@ -116,7 +129,7 @@ def _searched(
     order = ARRIVAL
   first = results[order].placement
   left = budget.minus(sum(result.evaluations for result in results.values()))
-  last = request.place(first.problem, left, first.devices[np.newaxis])
+  last = _placed(request, first.problem, left, first.devices[np.newaxis])
   results[order] = followed(results[order], last)
   (other,) = (o for o in ORDERS if o != order)
   judged = _judged(results[order], other)

@@ -13,14 +13,16 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
+from tfplace.placers.compilation import warm_up
 from tfplace.placers.dask_workers import (
   Workers,
   opened_workers,
   place_on_workers,
 )
-from tfplace.placers.in_process import place_here
+from tfplace.placers.order_choice import place_in_order
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.requests import Request
+from tfplace.placers.sub_clusters import place_on_parts_first
 
 
 def place(
@@ -43,7 +45,7 @@ def place(
   Args:
     strategy: one of `registry.STRATEGIES`.
     budget_s: seconds that the strategy may take; one-shot placers take less.
-      Compilation, once per installation, is not counted (see `in_process`).
+      Compilation, once per installation, is not counted (see `compilation`).
     evaluator: evaluates placements; None means the simulator.
     policy: directory of an exported policy, for a learned strategy or `auto`.
     max_evaluations: limits the search by placements instead of seconds, which
@@ -109,7 +111,23 @@ def place(
       if isinstance(dask, Workers)
       else stack.enter_context(opened_workers(dask, strategy))
     )
-    return place_on_workers(problem, workers, request, starts)
+    if registry.STRATEGIES[strategy].is_classical:
+      return place_here(problem, request, starts)
+    return place_on_workers(problem, workers, request, starts, place=place_here)
+
+
+def place_here(
+  problem: Problem, request: Request, starts: np.ndarray | None
+) -> Result:
+  """Places a problem in this process, from starts if there are any.
+
+  Raises:
+    InfeasibleError: nothing found fits in memory.
+    TfplaceError: the strategy rejects the problem.
+  """
+  warm_up(request.strategy, problem.cluster.has_message_costs)
+  place = place_on_parts_first if request.uses_budget else place_in_order
+  return place(request, problem, request.budget, starts)
 
 
 def _starts(problem: Problem, placement: Start) -> np.ndarray:

@@ -3,8 +3,6 @@
 import dataclasses
 import math
 
-import numpy as np
-
 from tfplace.errors import TfplaceError
 from tfplace.graph.argument_checks import (
   check_count,
@@ -17,13 +15,7 @@ from tfplace.graph.order import AUTO, ORDERS, check_order
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
-from tfplace.placers.auto import consolidated
-from tfplace.placers.groups import GroupGraph
-from tfplace.placers.search.annealing import AnnealingPlacer
 from tfplace.simulate import Simulator
-
-# Share of a continued `auto` that is not kept for consolidation; our choice.
-_SEARCH_SHARE = 0.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,39 +77,8 @@ class Request:
       self.searches or registry.STRATEGIES[self.strategy].family == "search"
     )
 
-  def place(
-    self, problem: Problem, budget: Budget, starts: np.ndarray | None
-  ) -> Result:
-    """Runs the strategy once, in the order of the problem."""
-    placer = registry.get_placer(
-      self.strategy,
-      self.policy,
-      start=starts if self.searches else None,
-      tolerance=self.tolerance,
-    )
-    return placer.place(problem, self._judge(problem), budget, self.seed)
-
-  def resume(
-    self, problem: Problem, budget: Budget, starts: np.ndarray
-  ) -> Result:
-    """Goes on from starts, by annealing and, for `auto`, consolidation."""
-    placer = AnnealingPlacer(starts=(), start=starts)
-    judge = self._judge(problem)
-    is_auto = self.strategy == "auto"
-    share = budget.fraction(_SEARCH_SHARE if is_auto else 1.0)
-    result = placer.place(problem, judge, share, self.seed)
-    if not is_auto:
-      return result
-    left, groups = budget.minus(result.evaluations), GroupGraph(problem)
-    return consolidated(
-      result,
-      groups=groups,
-      evaluator=judge,
-      budget=left,
-      tolerance=self.tolerance,
-    )
-
-  def _judge(self, problem: Problem) -> Evaluator:
+  def judge(self, problem: Problem) -> Evaluator:
+    """Returns what evaluates placements of the problem."""
     return Simulator(problem) if self.evaluator is None else self.evaluator
 
 

@@ -63,12 +63,12 @@ def place_on_parts_first(
 
   The result is never slower than that of a part. With a budget of evaluations,
   each part has as many as the whole cluster; seconds are divided. Parts are
-  searched only without starts, by strategies that get better with time.
+  searched only without starts.
 
   Raises:
     InfeasibleError: nothing found fits in memory.
   """
-  every_part = [*parts(problem.cluster)] if request.uses_budget else []
+  every_part = [*parts(problem.cluster)]
   if starts is not None or request.evaluator is not None or not every_part:
     return place_beside_gpus(request, problem, budget, starts)
   share_s, later = budget.seconds, budget.fraction(1.0)

@@ -1,4 +1,4 @@
-"""Searches in this process, whose kernels are compiled before the clock starts.
+"""Compilation of placers, before the clock of a search starts.
 
 Numba keeps the machine code on disk.
 """
@@ -7,31 +7,13 @@ import functools
 import itertools
 import sys
 
-import numpy as np
-
 from tfplace.errors import TfplaceError
 from tfplace.graph.budget import Budget
 from tfplace.graph.cluster import Cluster, Device, Link
-from tfplace.graph.evaluation import Result
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
-from tfplace.placers.requests import Request
-from tfplace.placers.sub_clusters import place_on_parts_first
 from tfplace.simulate import Simulator
-
-
-def place_here(
-  problem: Problem, request: Request, starts: np.ndarray | None
-) -> Result:
-  """Places a problem, from [num_starts, num_ops] devices if there are starts.
-
-  Raises:
-    InfeasibleError: nothing found fits in memory.
-    TfplaceError: the strategy rejects the problem.
-  """
-  warm_up(request.strategy, problem.cluster.has_message_costs)
-  return place_on_parts_first(request, problem, request.budget, starts)
 
 
 @functools.cache
