@@ -84,7 +84,8 @@ def _fewest_by_variant(
   asked = traces.config.variant
   traces.on_stage("finding the fewest devices")
   first = _fewest(rows, ones, asked, [None] * len(rows))
-  fewest, notes = {"whole" if asked.is_whole else "microbatches": first}, []
+  fewest = {"whole" if asked.is_whole else "microbatches": first}
+  notes: list[str] = []
   has_variants = traces.source.takes_microbatches and traced.training
   if not (asked.is_whole and has_variants) or all(one.fits for one in ones):
     return fewest, notes
