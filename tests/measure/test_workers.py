@@ -23,7 +23,7 @@ from tfplace.measure.local.runtime import ChildError
 
 _PARENT = """
 import time
-from tfplace.measure import WorkerCluster
+from tfplace.measure.local.devices import WorkerCluster
 with WorkerCluster(2) as workers:
   print(*workers.pids, flush=True)
   time.sleep(600)

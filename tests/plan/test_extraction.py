@@ -67,9 +67,10 @@ HIT = f"""
 import sys
 from tfplace.graph.microbatches import WHOLE
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import PlanConfig, Steps
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.source import open_source
+from tfplace.plan.steps import Steps
 
 source = open_source("nmt", sizes={SIZES}, batch_size=2)
 cluster, cache = cluster_preset("k80x4"), GraphCache(sys.argv[1])
