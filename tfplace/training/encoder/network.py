@@ -10,9 +10,9 @@ from tfplace.learned import features
 from tfplace.training.libraries import tfgnn
 
 NODES = "decisions"
-# TF-GNN concatenates messages in the order of these names.
-FEEDS = "feeds"  # Link from producer to consumer.
-FED_BY = "is_fed_by"  # The same link in the other direction.
+# TF-GNN concatenates messages in alphabetic order of these names.
+FEEDS = "feeds"  # link from producer to consumer
+FED_BY = "fed_by"  # the same link in the other direction
 DIRECTIONS = (FEEDS, FED_BY)
 
 
