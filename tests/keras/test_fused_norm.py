@@ -14,7 +14,7 @@ import tfplace
 from tests.testing import placed_models as at
 from tests.testing.clusters import linked
 from tfplace.graph import Device
-from tfplace.graph.units import format_us
+from tfplace.graph.quantities import format_us
 from tfplace.variants import fused_norm
 
 # Only steps on GPUs are fused; these are CPUs that are said to be some.
