@@ -38,7 +38,7 @@ def test_decoding_takes_the_largest_logits_of_its_choices(is_bidirectional):
   choices, logits = (found.numpy() for found in model(*given))
   assert ((logits > NEVER) == allowed).all()
   assert choices.tolist() == (logits + noise).argmax(axis=-1).tolist()
-  _, again = model(*given[:3], np.zeros_like(noise), choices)
+  _, again = model(*given[:3], np.zeros_like(noise), choices=choices)
   np.testing.assert_allclose(again, logits, atol=1e-6)
 
 
