@@ -64,12 +64,12 @@ def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
     reach = _LARGE_REACH if num_ops > _LARGE_OPS else _REACH
     pilot = (0,) if num_ops > _PILOT_OPS and at_most_s < math.inf else ()
     took_s = 0.0
-    for each in (*pilot, reach):
+    for length in (*pilot, reach):
       left_s = at_most_s - (time.perf_counter() - began)
-      # The time grows in proportion to the reach.
-      if left_s <= 0 or took_s * each / 2 > left_s:
+      # The time grows in proportion to the reach; a pilot run tells how.
+      if left_s <= 0 or took_s * length / 2 > left_s:
         break
-      proven_us[PATH] = _longest_path(relaxed, price, each)
+      proven_us[PATH] = _longest_path(relaxed, price, length)
       took_s = left_s - (at_most_s - (time.perf_counter() - began))
   safe = {k: v * (1 - ROUNDING) for k, v in proven_us.items() if np.isfinite(v)}
   safe[SIMPLE] = proven_us[SIMPLE]

@@ -85,11 +85,10 @@ def with_intervals(results: Sequence[Result]) -> list[Result]:
   Args:
     results: placements of one problem.
   """
-  shown = [0]
+  shown, names = [0], [result.strategy for result in results]
   for strategy in _RIVALS:
-    if results[0].strategy != strategy:
-      names = [result.strategy for result in results]
-      shown += [names.index(strategy)] if strategy in names else []
+    if strategy in names[1:] and strategy != names[0]:
+      shown.append(names.index(strategy))
   devices = np.stack([results[i].placement.devices for i in shown])
   step_us = sampled_step_us(results[0].placement.problem, devices)
   if step_us is None:
