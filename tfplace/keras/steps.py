@@ -176,6 +176,7 @@ class KerasSteps(Steps):
     """
     if self._measured:
       return ""
+    assert isinstance(self.source, KerasSource)
     with show("estimate", " of the step without fused normalization"):
       traced = dataclasses.replace(self.source, fuses=False).trace()
       graph = cost.op_graph(traced, self.cluster, cost_model=self.config.costs)
