@@ -1,4 +1,4 @@
-"""Data parallelism, pipelines and hybrids, on equal and unequal devices."""
+"""Data parallelism, pipelines, hybrids and whole layers, on equal and unequal devices."""
 
 import dataclasses
 import itertools
@@ -52,6 +52,21 @@ def test_a_replica_adds_its_gradients_before_it_sends_them():
     where = result.placement.devices
     assert [where[at["add", i, 0]] for i in (1, 3, 5, 7)] == [0, 1, 2, 3]
     assert result.evaluation.bytes_moved == sent * 20000.0
+
+
+def test_a_layer_of_large_weights_runs_whole_on_one_device():
+  weights = (1000.0, 1000.0, 80000.0, 1000.0)
+  graph, at = split_steps.split_graph(num_bytes=4000.0, weight=weights)
+  result = placed("layerwise", graph, devices(4))
+  where = result.placement.devices
+  used = [
+    {where[at[kind, i, j]] for kind in ("forward", "back") for i in range(4)}
+    for j in range(4)
+  ]
+  assert [len(of) for of in used] == [4, 4, 1, 4]
+  assert where[at["var", 2]] in used[2]
+  other = placed("data_parallel", graph, devices(4))
+  assert result.evaluation.step_time_us < other.evaluation.step_time_us / 1.3
 
 
 def on_hosts(hosts, per_host):

@@ -1,5 +1,7 @@
 """Training steps in microbatches, small enough to know their best placement."""
 
+import numpy as np
+
 from tfplace.graph import OpSpec, build_graph
 from tfplace.graph.microbatches import VariantConfig
 
@@ -14,12 +16,13 @@ def split_graph(
     microbatches: each goes through all layers and back.
     us: of a forward and of a backward op.
     num_bytes: of an activation and of its gradient.
-    weight: bytes of a variable and of its gradient.
+    weight: bytes of a variable and of its gradient, for all or each layer.
     **known: `layer=False` leaves out the ops' layers; `devices` are those of
       each host that sums and relays are made for.
   """
   config = VariantConfig(microbatches, devices=known.get("devices", ()))
   ops, edges, at = [], [], {}
+  weights = np.broadcast_to(weight, layers).tolist()
 
   def add(key, op, inputs, **fields):
     at[key] = len(ops)
@@ -28,8 +31,8 @@ def split_graph(
 
   for j in range(layers):
     layer = f"net/layer_{j}" if known.get("layer", True) else None
-    for kind, size in (("var", 0.0), ("read", weight)):
-      held = weight if kind == "var" else 0.0
+    for kind, size in (("var", 0.0), ("read", weights[j])):
+      held = weights[j] if kind == "var" else 0.0
       spec = OpSpec(
         f"{kind}/net/layer_{j}/kernel",
         kind,
@@ -42,7 +45,7 @@ def split_graph(
       add((kind, j), spec, [("var", j)] if kind == "read" else [])
     for scope in dict.fromkeys(map(config.relay_scope, range(microbatches))):
       if scope:
-        spec = OpSpec(f"{scope}layer_{j}", "Identity", {"GPU": 0.0}, (weight,))
+        spec = OpSpec(f"{scope}layer_{j}", "Identity", {"GPU": 0.0}, (weights[j],))
         add((scope, j), spec, [("read", j)])
 
   def passes(i, j, kind, inputs, sizes):
@@ -61,7 +64,7 @@ def split_graph(
     for j in reversed(range(layers)):
       last = j == layers - 1
       before = ("forward", i, j) if last else ("back", i, j + 1)
-      passes(i, j, "back", [before, (read, j)], (num_bytes, weight))
+      passes(i, j, "back", [before, (read, j)], (num_bytes, weights[j]))
 
   def total(sums, j):
     """Adds nested sums; returns the key of the result, its first microbatch."""
@@ -71,7 +74,7 @@ def split_graph(
     for other, number in others:
       key = ("add", number, j)
       name = f"accumulate/net/layer_{j}/kernel/add_{number}"
-      add(key, OpSpec(name, "AddV2", {"GPU": 1.0}, (weight,)), [])
+      add(key, OpSpec(name, "AddV2", {"GPU": 1.0}, (weights[j],)), [])
       for source in (result, other):
         output = 1 if source[0] == "back" else 0
         edges.append((at[source], output, at[key]))

@@ -52,9 +52,9 @@ def _one_shot(name: str, family: str, module: str, **fields: Any) -> Strategy:
   return Strategy(name, path, family, **fields)
 
 
-def _on_grid(name: str) -> Strategy:
+def _on_grid(name: str, module: str = "device_grid") -> Strategy:
   return _one_shot(
-    name, "rules", "device_grid", repair="fastest", needs_microbatches=True
+    name, "rules", module, repair="fastest", needs_microbatches=True
   )
 
 
@@ -76,6 +76,7 @@ STRATEGIES = {
     _on_grid("data_parallel"),
     _on_grid("pipeline"),
     _on_grid("hybrid"),
+    _on_grid("layerwise", "layerwise"),
     _one_shot("metis", "partition", "metis"),
     _one_shot("scotch", "partition", "scotch"),
     _one_shot("m_topo", "list_scheduling", "placers"),

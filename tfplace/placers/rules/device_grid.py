@@ -236,7 +236,7 @@ class DeviceGrid:
     If these exceed the memory of the devices, stages balanced within memory are
     returned as well.
     """
-    layer, groups = self._layer_of_groups, self.groups
+    layer, groups = self.layer_of_groups, self.groups
     replicas, stages = layout.shape
     held = np.bincount(layer, held_bytes(groups)) / replicas
     memory = groups.problem.cluster.memory_bytes
@@ -257,7 +257,7 @@ class DeviceGrid:
 
   def _unequal_work(self, layout: np.ndarray) -> np.ndarray:
     """[stages, num_layers] microseconds, on the slowest device of a stage."""
-    layer = self._layer_of_groups
+    layer = self.layer_of_groups
     us = self.groups.possible_us
     return np.array(
       [
@@ -267,7 +267,7 @@ class DeviceGrid:
     )
 
   @functools.cached_property
-  def _layer_of_groups(self) -> np.ndarray:
+  def layer_of_groups(self) -> np.ndarray:
     """[num_groups] layer of each group, numbered in forward order."""
     groups = self.groups
     layer = self._follow(self._layers())
@@ -307,7 +307,7 @@ class DeviceGrid:
   @functools.cached_property
   def _cut_us(self) -> np.ndarray:
     """[num_layers - 1] microseconds of the transfers across each border."""
-    problem, layer = self.groups.problem, self._layer_of_groups
+    problem, layer = self.groups.problem, self.layer_of_groups
     graph, cluster = problem.graph, problem.cluster
     of_op = layer[problem.group_of]
     across, _ = transfers(graph, of_op)
@@ -354,7 +354,7 @@ def data_parallel(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
 
   Raises TfplaceError if the step is not microbatched.
   """
-  steps = _of_microbatches("data_parallel", groups)
+  steps = microbatched_grids("data_parallel", groups)
   yield _placements((step, (step.most_replicas, 1)) for step in steps)
 
 
@@ -369,7 +369,7 @@ def hybrid(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
 
   Raises TfplaceError without microbatches or with fewer than four devices.
   """
-  steps = _of_microbatches("hybrid", groups)
+  steps = microbatched_grids("hybrid", groups)
   grids = [(step, grid) for step in steps for grid in step.grids()]
   if not grids:
     raise TfplaceError(
@@ -379,7 +379,8 @@ def hybrid(groups: GroupGraph, seed: int, budget: Budget) -> Batches:
   yield _placements(grids)
 
 
-def _of_microbatches(strategy: str, groups: GroupGraph) -> list[DeviceGrid]:
+def microbatched_grids(strategy: str, groups: GroupGraph) -> list[DeviceGrid]:
+  """Returns `device_grids`; raises TfplaceError without microbatches."""
   graph = groups.problem.graph
   if graph.num_microbatches < 2:
     raise TfplaceError(
