@@ -1,14 +1,12 @@
 """Parallel search: greedy sweeps over coarse groups, then annealing in rounds.
 
 A few hundred moves of coarse groups, from large to small, do what annealing of
-single groups needs tens of thousands of simulations for. A round of annealing
-continues from the best placement or from a start. On large graphs all chains
-move the same placement and combine their changes. Deterministic if evaluations
-are the budget.
+single groups needs tens of thousands of simulations for. Rounds of annealing
+continue from the best placement: all chains move it and combine their changes.
+Deterministic if evaluations are the budget.
 """
 
 import concurrent.futures
-import functools
 import itertools
 import math
 import threading
@@ -20,31 +18,26 @@ import numpy as np
 from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.merge import NUM_MERGED, coarse_levels
+from tfplace.placers.merge import coarse_levels
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.state import search_state, search_tables, time_order
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
 _OnAll = Callable[[Callable[[int], object]], None]
-# Movable groups from which a graph is large: then it is swept before it is
-# annealed, and a round moves coarse groups before single ones. This and what
-# follows is by trial.
-_LARGE = 1000
-# Share of the budget for sweeps, and for their first part, which sweeps the
-# coarsest levels again and again, each time from another start.
+# All of these are by trial. Coarsest levels, which each chain sweeps by itself,
+# again and again from another start, and those that are annealed.
+_COARSEST, _ANNEALED = 4, 4
+# Share of the budget for sweeps, and for their first part.
 _SWEEPS, _REPEATS = 0.5, 0.2
 # Step time, relative to the best start, up to which a start is swept.
 _NEAR = 1.1
 # Evaluations per round, group and chain, and rounds without improvement after
 # which the search ends; if the budget has a gap, it is a third of all rounds.
 _EVALUATIONS_PER_GROUP, _PATIENCE = 400, 40
-# First temperature of a round relative to the lower bound, from a start and
-# from the best placement, and the last one. The first is at least the mean work
-# of a group, so that every move has a chance.
-_HOT, _WARM, _COLD = 0.01, 0.001, 3e-5
-# Levels of a large graph that move at the same time.
-_WINDOW = 4
+# First temperature of a round relative to the lower bound, at least the mean
+# work of a group, so that every move has a chance; and the last one.
+_WARM, _COLD = 0.001, 3e-5
 # Penalty, in lower bounds, for exceeding the memory of a device by 100%.
 _PENALTY = 5.0
 # Moves of each chain before the changes of all are combined.
@@ -73,7 +66,6 @@ class Search:
     groups, position, self._group_at = time_order(groups, like)
     problem = groups.problem
     self._tables = search_tables(groups, coarse_levels(groups))
-    self._is_large = len(self._tables.movable) >= _LARGE
     step = engine.pack(problem, position)
     longest_us = problem.fastest_us + step.tail_us
     self._bound_us = max(problem.lower_bound_us, longest_us.max(initial=0.0))
@@ -137,26 +129,19 @@ class Search:
           job.result()
         self._collect()
 
-      if self._is_large:
-        on_all(lambda i: self._sweep_starts(i, near, clock))
+      wanted = _EVALUATIONS_PER_GROUP * len(self._tables.movable)
+      if self._tables.top_level:
+        share = min(_REPEATS, wanted / max(1.0, clock.evaluations))
+        on_all(lambda i: self._sweep_starts(i, near, clock, share))
         self._sweep_together(on_all, clock)
       begin = clock.progress()
-      wanted = _EVALUATIONS_PER_GROUP * len(self._tables.movable)
       count = max(1, round((1 - begin) * clock.evaluations / wanted))
       patience, fruitless = _PATIENCE, 0
       if budget.gap:
         patience = min(patience, max(2, count // 3))
-      ends = np.linspace(begin, 1.0, count + 1).tolist()
-      for turn, span in enumerate(itertools.pairwise(ends)):
+      for span in itertools.pairwise(np.linspace(begin, 1.0, count + 1)):
         before_us = self.best_us
-        if self._is_large:
-          self._anneal_together(on_all, clock, span)
-        else:
-          on_all(
-            functools.partial(
-              self._anneal, turn=turn, starts=starts, clock=clock, span=span
-            )
-          )
+        self._anneal(on_all, clock, span)
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if clock.is_over or fruitless >= patience:
           break
@@ -172,14 +157,18 @@ class Search:
     return found_us
 
   def _sweep_starts(
-    self, number: int, starts: Sequence[np.ndarray], clock: "_Clock"
+    self,
+    number: int,
+    starts: Sequence[np.ndarray],
+    clock: "_Clock",
+    share: float,
   ) -> None:
     """Sweeps the coarsest levels of a chain, from one start after another."""
     chain, top = self._chains[number], self._tables.top_level
     turn = number
-    while turn == number or clock.progress(chain) < _REPEATS:
+    while turn == number or clock.progress(chain) < share:
       chain.restart(starts[turn % len(starts)])
-      for level in range(top, max(0, top - NUM_MERGED), -1):
+      for level in range(top, max(0, top - _COARSEST), -1):
         left = self._in_turn(number, level)
         while len(left) and clock.progress(chain) < _SWEEPS:
           count = clock.moves(chain, 0.01)
@@ -197,7 +186,7 @@ class Search:
     """Sweeps the finer levels from the best placement."""
     count = len(self._chains)
     self._gather()
-    for level in range(self._tables.top_level - NUM_MERGED, 0, -1):
+    for level in range(self._tables.top_level - _COARSEST, 0, -1):
       left = self._in_turn(0, level)
       while len(left) and clock.progress() < _SWEEPS:
         end = count * clock.moves_together()
@@ -205,7 +194,7 @@ class Search:
         self._move_together(on_all, clock, parts, 0.0)
         left = left[end:]
 
-  def _anneal_together(
+  def _anneal(
     self, on_all: _OnAll, clock: "_Clock", span: tuple[float, float]
   ) -> None:
     """Anneals the best placement for one round, a span of the budget."""
@@ -215,7 +204,7 @@ class Search:
     while idle < _MOST_IDLE and (at := clock.progress()) < span[1]:
       share = (at - span[0]) / (span[1] - span[0])
       count = clock.moves_together()
-      parts = [self._sampled(i, share, count) for i in range(len(self._chains))]
+      parts = [self._sampled(i, count) for i in range(len(self._chains))]
       temperature_us = hot_us * fall**share
       done = self._move_together(on_all, clock, parts, temperature_us)
       idle = 0 if done else idle + count
@@ -261,40 +250,10 @@ class Search:
     self._report(best)
     return self.evaluations - before
 
-  def _anneal(
-    self,
-    number: int,
-    *,
-    turn: int,
-    starts: Sequence[np.ndarray],
-    clock: "_Clock",
-    span: tuple[float, float],
-  ) -> None:
-    """Anneals a chain for one round, the given span of the budget."""
-    chain, begin = self._chains[number], span[0]
-    length = span[1] - begin
-    devices, hot_us = starts[(turn + number) % len(starts)], _HOT
-    if turn > 0 and (turn + number) % 2 == 1 and self._best is not None:
-      devices, hot_us = self._best, _WARM
-    hot_us = max(hot_us * self._unit_us, self._work_us)
-    chain.restart(devices)
-    fall, idle = _COLD * self._unit_us / hot_us, 0
-    while idle < _MOST_IDLE and (at := clock.progress(chain)) < span[1]:
-      share = max(0.0, (at - begin) / length)
-      groups = self._sampled(number, share, clock.moves(chain, length / 50))
-      done = chain.move(groups, hot_us * fall**share)
-      idle = 0 if done else idle + len(groups)
-      self._report(chain)
-
-  def _sampled(self, number: int, share: float, count: int) -> np.ndarray:
-    """Samples [count] coarse groups, smaller ones later in a round."""
+  def _sampled(self, number: int, count: int) -> np.ndarray:
+    """Samples [count] coarse groups of all annealed levels alike."""
     tables, rng = self._tables, self._rngs[number]
-    lowest, highest = 0, tables.top_level
-    if self._is_large:
-      most = max(0, highest - NUM_MERGED + 1 - _WINDOW)
-      lowest = round(most * max(0.0, 0.5 - 0.625 * share))
-      highest = min(highest, lowest + _WINDOW - 1)
-    level = rng.integers(lowest, highest + 1, count)
+    level = rng.integers(0, min(_ANNEALED, tables.top_level + 1), count)
     first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
     groups = rng.integers(first, last)
     single = level == 0
