@@ -344,3 +344,16 @@ def test_faster_means_by_more_than_gain_and_noise(steps, is_faster):
 def test_bad_arguments_of_the_callback_are_named(options, said):
   with pytest.raises(TfplaceError, match=said):
     tfplace.PlacementCallback(**options)
+
+
+def test_searches_in_vain_become_rare(clock, monkeypatch):
+  calls = []
+
+  def nothing(plan, problem, runs, **_):
+    calls.append(clock.now)
+
+  clock.step_us = lambda plan: ALONE_US
+  monkeypatch.setattr(replanning, "replan", nothing)
+  fit(placed(), "dense", [clock, tfplace.PlacementCallback()], epochs=7)
+  # An epoch of 30 steps takes 30 s; then one review passes, then three.
+  assert calls == pytest.approx([30, 90, 210])

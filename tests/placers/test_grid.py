@@ -1,4 +1,4 @@
-"""Data parallelism, pipelines, hybrids and whole layers, on equal and unequal devices."""
+"""Rules for microbatches, on equal and unequal devices."""
 
 import dataclasses
 import itertools

@@ -45,7 +45,9 @@ def split_graph(
       add((kind, j), spec, [("var", j)] if kind == "read" else [])
     for scope in dict.fromkeys(map(config.relay_scope, range(microbatches))):
       if scope:
-        spec = OpSpec(f"{scope}layer_{j}", "Identity", {"GPU": 0.0}, (weights[j],))
+        spec = OpSpec(
+          f"{scope}layer_{j}", "Identity", {"GPU": 0.0}, (weights[j],)
+        )
         add((scope, j), spec, [("read", j)])
 
   def passes(i, j, kind, inputs, sizes):

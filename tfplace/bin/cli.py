@@ -5,6 +5,7 @@ there are no global flags.
 """
 
 import contextlib
+import glob
 import importlib
 import io
 import math
@@ -22,7 +23,7 @@ from absl import flags
 from rich import console, progress
 
 from tfplace.bin import signals
-from tfplace.errors import TfplaceError
+from tfplace.errors import TfplaceError, shown
 from tfplace.formats import files
 from tfplace.graph.progress import Progress, silent
 
@@ -149,6 +150,7 @@ def _parse(arguments: list[str], values: flags.FlagValues) -> None:
   if rest:
     raise UsageError(f"unexpected argument {rest[0]!r}")
   _check_numbers(values)
+  _check_outputs(values)
 
 
 def _check_local(values: flags.FlagValues) -> None:
@@ -161,6 +163,38 @@ def _check_local(values: flags.FlagValues) -> None:
           f"--{flag}={text[:200]!a} is an address; only files of this machine"
           " are read and written, so copy it here first"
         )
+
+
+# Flags that name what a command reads or writes.
+_INPUTS = (
+  *("graph", "graph_def", "saved_model", "keras_model", "sample", "cluster"),
+  *("placement", "init_placement", "policy", "init_from", "graphs"),
+  "models",
+)
+_OUTPUTS = (
+  *("output", "output_graph_def", "output_saved_model"),
+  *("trace", "timeline", "report", "export_dir", "checkpoint_dir"),
+)
+
+
+def _check_outputs(values: flags.FlagValues) -> None:
+  """Rejects outputs that would overwrite an input or another output."""
+  used: dict[str, str] = {}  # Real path -> flag.
+  for flag in (*_INPUTS, *_OUTPUTS):
+    value = values[flag].value if flag in values else None
+    paths = value if isinstance(value, list) else [value or ""]
+    for path in [p for text in paths for p in glob.glob(text) or [text]]:
+      is_stored = os.path.isdir(path) or os.path.isfile(path)
+      if not os.path.exists(path):
+        is_stored = bool(path) and flag in _OUTPUTS
+      place = os.path.realpath(path)
+      if is_stored and flag in _OUTPUTS and place in used:
+        raise UsageError(
+          f"--{flag}={shown(path)} names the same place as --{used[place]},"
+          " which would be overwritten; give another path"
+        )
+      if is_stored:
+        used[place] = flag
 
 
 def _check_numbers(values: flags.FlagValues) -> None:

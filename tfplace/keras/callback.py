@@ -28,6 +28,7 @@ _LEAST_STEPS = 5  # Fewest timed steps to judge a placement by.
 # Timed steps, and their time in microseconds, after which a new placement is
 # judged. What else a host does comes and goes, and slows short trials.
 _TRIAL_STEPS, _TRIAL_US = 20, 2e6
+_MOST_REST = 63  # Most reviews without a search after some in vain.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,9 @@ class PlacementCallback(keras.callbacks.Callback):
   again from the placement in force. A placement that is predicted to be faster
   is put in force and timed for 20 steps and 2 s. It stays if its median step is
   faster by at least 3% and by more than the noise; otherwise the previous
-  placement comes back. A failure to plan or to run a placement is logged.
+  placement comes back. After a search or a trial in vain, twice as many reviews
+  as the time before pass without one. A failure to plan or to run a placement
+  is logged.
 
   Weights, optimizer state and random states continue, and the step variant
   (microbatches, recomputation) stays the same, so losses change by rounding
@@ -110,6 +113,7 @@ class PlacementCallback(keras.callbacks.Callback):
     self._problem: Problem | None = None  # With the costs before any refit.
     self._runs: dict[bytes, LiveRun] = {}  # Latest run of each placement.
     self._before: LiveRun | None = None  # The previous placement, in a trial.
+    self._rest = self._next_rest = 0  # Reviews without a search.
 
   def on_train_begin(self, logs: Any = None) -> None:
     """Checks that the model is placed.
@@ -209,6 +213,9 @@ class PlacementCallback(keras.callbacks.Callback):
     self._clock.restart(is_traced=False)
     self._runs.pop(run.key, None)
     self._runs[run.key] = run  # The last one is in force.
+    if self._rest > 0:
+      self._rest -= 1
+      return
     try:
       faster = replanning.replan(
         self._plan,
@@ -217,9 +224,12 @@ class PlacementCallback(keras.callbacks.Callback):
         budget_s=self._budget_s,
         seed=self._seed,
       )
-      if faster is not None:
+      if faster is None:
+        self._rest_longer()
+      else:
         self._start(run, faster)
     except Exception as error:  # Training goes on whatever happens here.
+      self._rest_longer()
       self._clock.restart(is_traced=True)
       self._say(
         f"planning again failed, and its placement stays: {error}",
@@ -284,6 +294,14 @@ class PlacementCallback(keras.callbacks.Callback):
     self.trials.append(ended)
     self._before = None
     self._clock.restart(is_traced=not kept)
+    if kept:
+      self._next_rest = 0
+    else:
+      self._rest_longer()
+
+  def _rest_longer(self) -> None:
+    """Waits twice as long before the next search."""
+    self._rest = self._next_rest = min(2 * self._next_rest + 1, _MOST_REST)
 
   def _say(self, text: str, level: int = logging.INFO) -> None:
     # Failures are logged in any case.
