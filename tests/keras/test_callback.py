@@ -354,6 +354,6 @@ def test_searches_in_vain_become_rare(clock, monkeypatch):
 
   clock.step_us = lambda plan: ALONE_US
   monkeypatch.setattr(replanning, "replan", nothing)
-  fit(placed(), "dense", [clock, tfplace.PlacementCallback()], epochs=7)
+  fit(placed(), "dense", [clock, tfplace.PlacementCallback()], epochs=8)
   # An epoch of 30 steps takes 30 s; then one review passes, then three.
   assert calls == pytest.approx([30, 90, 210])

@@ -9,7 +9,6 @@ Deterministic if evaluations are the budget.
 import concurrent.futures
 import itertools
 import math
-import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -40,11 +39,11 @@ _EVALUATIONS_PER_GROUP, _PATIENCE = 400, 40
 _WARM, _COLD = 0.001, 3e-5
 # Penalty, in lower bounds, for exceeding the memory of a device by 100%.
 _PENALTY = 5.0
-# Moves of each chain before the changes of all are combined.
-_TOGETHER = 16
-# Seconds between two checks of the budget, and moves without an effect after
-# which a round ends.
-_CHECK_S, _MOST_IDLE = 0.1, 1000
+# Moves of each chain until the changes of all are combined, and seconds until
+# the budget is checked, at most.
+_TOGETHER, _CHECK_S = 16, 0.1
+# Moves without an effect after which a round ends.
+_MOST_IDLE = 1000
 
 
 class Search:
@@ -75,9 +74,7 @@ class Search:
     self._best: np.ndarray | None = None
     self.best_us = math.inf
     self._least_us = math.inf
-    self._reported_us = math.inf
     self._improved: Improved | None = None
-    self._lock = threading.Lock()
     nothing = np.zeros(groups.num_groups, np.int32)
     seeds = np.random.SeedSequence(seed).spawn(chains)
     penalty_us = _PENALTY * self._unit_us
@@ -132,7 +129,7 @@ class Search:
       wanted = _EVALUATIONS_PER_GROUP * len(self._tables.movable)
       if self._tables.top_level:
         share = min(_REPEATS, wanted / max(1.0, clock.evaluations))
-        on_all(lambda i: self._sweep_starts(i, near, clock, share))
+        self._sweep_starts(on_all, clock, near, share)
         self._sweep_together(on_all, clock)
       begin = clock.progress()
       count = max(1, round((1 - begin) * clock.evaluations / wanted))
@@ -158,23 +155,22 @@ class Search:
 
   def _sweep_starts(
     self,
-    number: int,
-    starts: Sequence[np.ndarray],
+    on_all: _OnAll,
     clock: "_Clock",
+    starts: Sequence[np.ndarray],
     share: float,
   ) -> None:
-    """Sweeps the coarsest levels of a chain, from one start after another."""
-    chain, top = self._chains[number], self._tables.top_level
-    turn = number
-    while turn == number or clock.progress(chain) < share:
-      chain.restart(starts[turn % len(starts)])
+    """Sweeps the coarsest levels in each chain by itself, start after start."""
+    top, count = self._tables.top_level, len(self._chains)
+    turn = 0
+    while turn == 0 or clock.progress() < share:
+      for i, chain in enumerate(self._chains):
+        chain.restart(starts[(turn + i) % len(starts)])
       for level in range(top, max(0, top - _COARSEST), -1):
-        left = self._in_turn(number, level)
-        while len(left) and clock.progress(chain) < _SWEEPS:
-          count = clock.moves(chain, 0.01)
-          chain.move(left[:count], 0.0)
-          left = left[count:]
-          self._report(chain)
+        left = np.stack([self._in_turn(i, level) for i in range(count)])
+        while left.size and clock.progress() < _SWEEPS:
+          now, left = np.split(left, [clock.moves()], axis=1)
+          on_all(lambda i, now=now: self._chains[i].move(now[i], 0.0))
       turn += 1
 
   def _in_turn(self, number: int, level: int) -> np.ndarray:
@@ -189,7 +185,7 @@ class Search:
     for level in range(self._tables.top_level - _COARSEST, 0, -1):
       left = self._in_turn(0, level)
       while len(left) and clock.progress() < _SWEEPS:
-        end = count * clock.moves_together()
+        end = count * clock.moves()
         parts = [left[i:end:count] for i in range(count)]
         self._move_together(on_all, clock, parts, 0.0)
         left = left[end:]
@@ -203,7 +199,7 @@ class Search:
     fall, idle = _COLD * self._unit_us / hot_us, 0
     while idle < _MOST_IDLE and (at := clock.progress()) < span[1]:
       share = (at - span[0]) / (span[1] - span[0])
-      count = clock.moves_together()
+      count = clock.moves()
       parts = [self._sampled(i, count) for i in range(len(self._chains))]
       temperature_us = hot_us * fall**share
       done = self._move_together(on_all, clock, parts, temperature_us)
@@ -247,7 +243,6 @@ class Search:
       if chain is not best:
         chain.follow(best)
     self._collect()
-    self._report(best)
     return self.evaluations - before
 
   def _sampled(self, number: int, count: int) -> np.ndarray:
@@ -260,21 +255,13 @@ class Search:
     groups[single] = rng.choice(tables.movable, np.count_nonzero(single))
     return groups
 
-  def _report(self, chain: Chain) -> None:
-    with self._lock:
-      if chain.best_us < self._reported_us:
-        self._reported_us = chain.best_us
-        if self._improved is not None:
-          self._improved(chain.best_us, self.evaluations)
-
   def _collect(self) -> None:
-    """Takes over the best of all chains; ties go to the first chain.
-
-    Runs only between rounds: the order of discovery depends on the machine.
-    """
+    """Takes over and reports the best of all chains; ties go to the first."""
     for chain in self._chains:
       if chain.best_us < self.best_us:
         self.best_us, self._best = chain.best_us, chain.best.copy()
+        if self._improved is not None:
+          self._improved(self.best_us, self.evaluations)
       elif self.best_us == math.inf and chain.least_us < self._least_us:
         self._least_us, self._best = chain.least_us, chain.best.copy()
 
@@ -292,7 +279,7 @@ class _Clock:
     self._budget, self._chains = budget, chains
     self._met_us = bound_us * (1 + budget.gap)
     self._began, self._seconds = time.perf_counter(), max(budget.left_s, 1e-9)
-    self._before = {id(chain): chain.evaluations for chain in chains}
+    self._before = [chain.evaluations for chain in chains]
 
   @property
   def evaluations(self) -> float:
@@ -304,41 +291,26 @@ class _Clock:
   @property
   def is_over(self) -> bool:
     """True if the budget is cancelled, or a placement is good enough."""
-    return self._budget.is_cancelled or any(map(self._is_met, self._chains))
+    best_us = min(chain.best_us for chain in self._chains)
+    return self._budget.is_cancelled or is_optimal(best_us, self._met_us)
 
-  def _is_met(self, chain: Chain) -> bool:
-    return is_optimal(chain.best_us, self._met_us)
-
-  def progress(self, chain: Chain | None = None) -> float:
-    """Returns the share of the budget that a chain has spent; 1 if it is over.
-
-    With a budget of evaluations only the chain's own best counts, because the
-    order of discovery depends on the machine. None means the first chain to
-    spend its budget, between two calls of `on_all`.
-    """
-    if chain is None:
-      return max(map(self.progress, self._chains))
-    if self._budget.is_timed:
-      spent = (time.perf_counter() - self._began) / self._seconds
-      return 1.0 if self.is_over else spent
-    if self._budget.is_cancelled or self._is_met(chain):
+  def progress(self) -> float:
+    """Returns the share of the budget that is spent; 1 if it is over."""
+    if self.is_over:
       return 1.0
-    return self._used(chain) / max(1, self.evaluations)
-
-  def _used(self, chain: Chain) -> int:
-    return chain.evaluations - self._before[id(chain)]
-
-  def moves_together(self) -> int:
-    """Returns the moves of each chain until changes are combined."""
-    return min(_TOGETHER, *(self.moves(chain, 1.0) for chain in self._chains))
-
-  def moves(self, chain: Chain, share: float) -> int:
-    """Returns the number of moves until the next check of the budget.
-
-    Args:
-      share: Share of the budget after which to check, at most.
-    """
     if self._budget.is_timed:
-      return max(1, int(chain.rate * min(_CHECK_S, share * self._seconds)))
-    left = int(self.evaluations) - self._used(chain)
-    return max(1, min(left, int(share * self.evaluations)))
+      return (time.perf_counter() - self._began) / self._seconds
+    return self._used / max(1, self.evaluations)
+
+  @property
+  def _used(self) -> int:
+    """Evaluations of the chain that has made the most."""
+    each = zip(self._chains, self._before, strict=True)
+    return max(chain.evaluations - before for chain, before in each)
+
+  def moves(self) -> int:
+    """Returns the number of moves of each chain until the next check."""
+    left = self.evaluations - self._used
+    if self._budget.is_timed:
+      left = self._chains[0].rate * _CHECK_S
+    return max(1, min(_TOGETHER, int(left)))
