@@ -15,7 +15,12 @@ from tests.testing.layers import ALLOWED, ANYWHERE
 PACKAGE = pathlib.Path(tfplace.__file__).parent
 # The registry names the methods of a higher layer, and a plan prints itself by
 # one; they import them on use.
-ON_USE = {"placers/registry.py": {"learned"}, "plan/plan.py": {"report"}}
+ON_USE = {
+  "placers/registry.py": {"learned"},
+  "plan/plan.py": {"report"},
+  "graph/placement.py": {"formats"},
+  "graph/evaluation.py": {"formats"},
+}
 # "tfplace.folder.module" or "tfplace.folder.module:Name", and not the name of a
 # file format such as "tfplace.graph.v1".
 DOTTED_NAME = re.compile(r"tfplace(?:\.(?!v\d+(?:\W|$))\w+)+(?::\w+)?")
@@ -116,8 +121,10 @@ def modules_by_import():
 
 def test_no_module_imports_one_that_imports_it():
   imports = modules_by_import()
-  # A plan prints itself by a module that imports plans.
+  # Plans print and results save themselves, by modules that import them.
   imports["tfplace.plan.plan"].remove("tfplace.report.plans")
+  for name in ("placement", "evaluation"):
+    imports[f"tfplace.graph.{name}"].remove("tfplace.formats.results")
   graphlib.TopologicalSorter(imports).prepare()  # Or a CycleError.
 
 

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     load_placement,
     save_cluster,
     save_estimate,
-    save_evaluation,
     save_graph,
-    save_placement,
   )
   from tfplace.graph import (
     Cluster,
@@ -101,9 +99,7 @@ _HOMES = {
     "load_placement",
     "save_cluster",
     "save_estimate",
-    "save_evaluation",
     "save_graph",
-    "save_placement",
   ),
   "tfplace.placers": ("Result", "place"),
   "tfplace.simulate": ("Simulator",),

@@ -216,7 +216,7 @@ def problem(tmp_path):
 
 def test_placement_round_trip(problem, tmp_path):
   placement = Placement(problem, np.array([0, 1]))
-  formats.save_placement(placement, tmp_path / "p.json")
+  placement.save(tmp_path / "p.json")
   again = formats.load_placement(tmp_path / "p.json", problem)
   assert again.assignments == {"a": GPU, "b": CPU}
 
@@ -249,7 +249,7 @@ def test_evaluation_round_trip_with_a_step_that_never_ended(tmp_path):
   evaluation = Evaluation(
     math.inf, False, {GPU: 5}, {GPU: 0.5}, 3, 1.25, "measured", {"error": "x"}
   )
-  formats.save_evaluation(evaluation, tmp_path / "e.json")
+  evaluation.save(tmp_path / "e.json")
   assert formats.load_evaluation(tmp_path / "e.json") == evaluation
 
 

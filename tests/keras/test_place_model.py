@@ -131,7 +131,7 @@ def test_a_partial_placement_tells_where_the_rest_is(placement, devices):
 
 def test_a_plan_for_another_model_is_refused(tmp_path):
   _, placement = at.unit_placement(at.build("dense"), "dense")
-  tfplace.save_placement(placement, tmp_path / "p.json")
+  placement.save(tmp_path / "p.json")
   stranger = keras.Sequential(
     [keras.Input((6,)), keras.layers.Dense(3, name="else")], name="net"
   )
@@ -156,7 +156,7 @@ def test_a_plan_fits_a_subclassed_model_saved_and_loaded(tmp_path):
   at.losses(model, "subclassed", 1)
   model.save(tmp_path / "m.keras")
   _, placement = at.unit_placement(model, "subclassed")
-  tfplace.save_placement(placement, tmp_path / "p.json")
+  placement.save(tmp_path / "p.json")
   devices = [placement.assignments[v.path] for v in model.weights]
   for plan in (placement, tmp_path / "p.json"):
     loaded = keras.models.load_model(tmp_path / "m.keras")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,6 +70,12 @@ class Evaluation:
   def with_extra(self, **extra: Any) -> "Evaluation":
     """Returns a copy with further keys."""
     return dataclasses.replace(self, extra={**self.extra, **extra})
+
+  def save(self, path: str | os.PathLike[str]) -> None:
+    """Writes `tfplace.evaluation.v1` atomically."""
+    from tfplace.formats import results  # It reads this class.
+
+    results.save_evaluation(self, path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Placements: a device for each op, checked against a problem."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,6 +85,12 @@ class Placement:
         op=name,
       )
     return cls(problem, devices, extra or {})
+
+  def save(self, path: str | os.PathLike[str]) -> None:
+    """Writes `tfplace.placement.v1` atomically."""
+    from tfplace.formats import results  # It reads this class.
+
+    results.save_placement(self, path)
 
 
 def _of_units(
