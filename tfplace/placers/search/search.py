@@ -149,8 +149,6 @@ class Search:
       chain.restart(start)
       found_us.append(chain.current_us)
     self._collect()
-    for other in self._chains:
-      other.rate = chain.rate
     return found_us
 
   def _sweep_starts(
