@@ -1,7 +1,9 @@
 """Merging of groups to coarse groups.
 
 As in Placeto (arXiv 1906.08879), the coarse group of least work merges with the
-neighbor with which it exchanges most, down to a number of coarse groups.
+neighbor with which it exchanges most: again and again down to a number of
+coarse groups, or in passes that merge each once, as in multilevel partitioning
+(Karypis and Kumar, 1998), which gives groups of more even work.
 """
 
 from collections.abc import Sequence
@@ -14,23 +16,60 @@ from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.simulate import heap
 from tfplace.simulate.jit import Index, inlined, kernel
+from tfplace.simulate.links import mean_transfer
 
 _NONE = -1  # No entry or group.
-_SIZES = (4096, 1024, 256, 96, 32, 8, 3)  # of levels, by trial
+# Powers of two that divide all work in the levels of passes, and numbers of
+# coarse groups of the levels above, by trial.
+_POWERS = range(12, 1, -1)
+_SIZES = (96, 32, 8, 3)
+NUM_MERGED = len(_SIZES)
 
 
 def coarse_levels(groups: GroupGraph) -> list[np.ndarray]:
-  """Merges to a few numbers of coarse groups, fewer for small graphs.
+  """Merges in passes, then to a few numbers of coarse groups.
 
   Returns:
-    For each level, finest first, [num_groups] coarse group of each group, 0, 1,
-    ...
+    For each level, [num_groups] coarse group of each group, 0, 1, ...: those of
+    passes, finest first, and the `NUM_MERGED` others, fewer for small graphs.
   """
   sizes = [size for size in _SIZES if size < groups.num_groups]
-  return [
-    np.unique(parent, return_inverse=True)[1].reshape(-1)
-    for parent in merged(groups.problem, sizes)
-  ]
+  merges = merged(groups.problem, sizes)
+  return [*_matched_levels(groups), *map(_numbered, merges)]
+
+
+def _matched_levels(groups: GroupGraph) -> list[np.ndarray]:
+  """Merges in passes, each level from the one before.
+
+  A coarse group has at most 1/4096, 1/2048, ..., 1/4 of all work. Levels that
+  have as many coarse groups as the one before are left out.
+  """
+  problem, label = groups.problem, np.arange(groups.num_groups)
+  work_us, kind = groups.fastest_us, problem.allowed_sets[1]
+  us_per_byte, fixed_us = 0.0, 1.0  # Without links, edges count.
+  if problem.cluster.links:
+    us_per_byte, fixed_us = mean_transfer(problem.cluster, with_gap=True)
+  src, dst, size = groups.edges
+  cut_us = fixed_us + size * us_per_byte
+  levels: list[np.ndarray] = []
+  for power in _POWERS:
+    limit, before, count = work_us.sum() / 2**power, len(work_us), 0
+    while len(work_us) != count:
+      count = len(work_us)
+      links = _links(label[src], label[dst], cut_us, count)
+      parent = _parents(
+        links, work_us, kind, target=1, limit=limit, is_pass=True
+      )
+      kind = kind[parent == np.arange(count)]
+      parent = _numbered(parent)
+      label, work_us = parent[label], np.bincount(parent, work_us)
+    if not levels or count < before:
+      levels.append(label)
+  return levels
+
+
+def _numbered(parent: np.ndarray) -> np.ndarray:
+  return np.unique(parent, return_inverse=True)[1].reshape(-1)
 
 
 def merged(
@@ -61,10 +100,10 @@ def merged(
     kind = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
   graph = problem.graph
   src, dst = problem.group_of[graph.edge_src], problem.group_of[graph.edge_dst]
-  links = _links(src, dst, graph.edge_bytes, count)
+  links = _links(src, dst, graph.edge_bytes.astype(np.float64), count)
   work_us = time_us.sum()
   return [
-    _parents(links, time_us, kind, (target, 2.0 * work_us / target))
+    _parents(links, time_us, kind, target=target, limit=2.0 * work_us / target)
     for target in targets
   ]
 
@@ -93,7 +132,10 @@ def _parents(
   links: tuple[np.ndarray, np.ndarray, np.ndarray],
   work_us: np.ndarray,
   kind: np.ndarray,
-  limits: tuple[int, float],
+  *,
+  target: int,
+  limit: float,
+  is_pass: bool = False,
 ) -> np.ndarray:
   """Returns the group that each one is merged into, itself for none.
 
@@ -101,11 +143,13 @@ def _parents(
     links: as returned by `_links`.
     work_us: [num_groups] work.
     kind: [num_groups] labels; only groups of equal labels merge.
-    limits: number of groups at which merging ends, and most work of one.
+    target: number of groups at which merging ends.
+    limit: most work of a coarse group.
+    is_pass: merge no group that another one has merged into.
   """
   count, (offsets, other, weight) = len(work_us), links
   parent = np.arange(count)
-  if count > limits[0]:
+  if count > target:
     has_any = offsets[:-1] < offsets[1:]
     after = np.arange(1, len(other) + 1)
     after[offsets[1:][has_any] - 1] = _NONE
@@ -114,6 +158,7 @@ def _parents(
     seen = np.full(count, _NONE)
     entries = _Entries(other.copy(), weight.copy(), after, first, last, seen)
     queue = np.empty(2 * count, heap.ENTRY)
+    limits = target, limit, is_pass
     _merge(parent, entries, work_us.copy(), kind, limits, queue)
   while (parent[parent] != parent).any():
     parent = parent[parent]
@@ -127,7 +172,7 @@ def _links(
   apart = src != dst
   ends = np.concatenate((src[apart], dst[apart]))
   other = np.concatenate((dst[apart], src[apart]))
-  weight = np.tile(weights[apart].astype(np.float64), 2)
+  weight = np.tile(weights[apart], 2)
   offsets, order = csr(ends, count)
   return offsets, other[order].astype(np.int64), weight[order]
 
@@ -138,15 +183,15 @@ def _merge(
   entries: _Entries,
   work_us: np.ndarray,
   kind: np.ndarray,
-  limits: tuple[int, float],
+  limits: tuple[int, float, bool],
   queue: np.ndarray,
 ) -> None:
   """Fills [num_groups] `parent`; overwrites entries and work.
 
-  `limits` are those of `_parents`; `queue` is an empty heap of [2 *
-  num_groups].
+  `limits` are the last arguments of `_parents`; `queue` is an empty heap of
+  [2 * num_groups].
   """
-  left, (target, limit) = len(parent), limits
+  left, (target, limit, is_pass) = len(parent), limits
   first, last = entries.first, entries.last
   size: Index = np.int64(0)
   for group in range(len(parent)):
@@ -167,7 +212,8 @@ def _merge(
     else:
       entries.after[last[into]] = first[group]
     last[into] = last[group]
-    size = heap.push(queue, size, work_us[into], into)
+    if not is_pass:
+      size = heap.push(queue, size, work_us[into], into)
     left -= 1
 
 

@@ -17,17 +17,15 @@ import numpy as np
 from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.merge import coarse_levels
+from tfplace.placers.merge import NUM_MERGED, coarse_levels
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.state import search_state, search_tables, time_order
 from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
 _OnAll = Callable[[Callable[[int], object]], None]
-# All of these are by trial. Coarsest levels, which each chain sweeps by itself,
-# again and again from another start, and those that are annealed.
-_COARSEST, _ANNEALED = 4, 4
-# Share of the budget for sweeps, and for their first part.
+# All of these are by trial. Share of the budget for sweeps, and for their first
+# part, in which each chain sweeps the merged levels again and again.
 _SWEEPS, _REPEATS = 0.5, 0.2
 # Step time, relative to the best start, up to which a start is swept.
 _NEAR = 1.1
@@ -42,6 +40,8 @@ _PENALTY = 5.0
 # Moves of each chain until the changes of all are combined, and seconds until
 # the budget is checked, at most.
 _TOGETHER, _CHECK_S = 16, 0.1
+# Levels that move at the same time.
+_WINDOW = 4
 # Moves without an effect after which a round ends.
 _MOST_IDLE = 1000
 
@@ -164,7 +164,7 @@ class Search:
     while turn == 0 or clock.progress() < share:
       for i, chain in enumerate(self._chains):
         chain.restart(starts[(turn + i) % len(starts)])
-      for level in range(top, max(0, top - _COARSEST), -1):
+      for level in range(top, max(0, top - NUM_MERGED), -1):
         left = np.stack([self._in_turn(i, level) for i in range(count)])
         while left.size and clock.progress() < _SWEEPS:
           now, left = np.split(left, [clock.moves()], axis=1)
@@ -180,7 +180,7 @@ class Search:
     """Sweeps the finer levels from the best placement."""
     count = len(self._chains)
     self._gather()
-    for level in range(self._tables.top_level - _COARSEST, 0, -1):
+    for level in range(self._tables.top_level - NUM_MERGED, 0, -1):
       left = self._in_turn(0, level)
       while len(left) and clock.progress() < _SWEEPS:
         end = count * clock.moves()
@@ -198,7 +198,7 @@ class Search:
     while idle < _MOST_IDLE and (at := clock.progress()) < span[1]:
       share = (at - span[0]) / (span[1] - span[0])
       count = clock.moves()
-      parts = [self._sampled(i, count) for i in range(len(self._chains))]
+      parts = [self._sampled(i, share, count) for i in range(len(self._chains))]
       temperature_us = hot_us * fall**share
       done = self._move_together(on_all, clock, parts, temperature_us)
       idle = 0 if done else idle + count
@@ -243,10 +243,13 @@ class Search:
     self._collect()
     return self.evaluations - before
 
-  def _sampled(self, number: int, count: int) -> np.ndarray:
-    """Samples [count] coarse groups of all annealed levels alike."""
+  def _sampled(self, number: int, share: float, count: int) -> np.ndarray:
+    """Samples [count] coarse groups, smaller ones later in a round."""
     tables, rng = self._tables, self._rngs[number]
-    level = rng.integers(0, min(_ANNEALED, tables.top_level + 1), count)
+    most = max(0, tables.top_level - NUM_MERGED + 1 - _WINDOW)
+    lowest = round(most * max(0.0, 0.5 - 0.625 * share))
+    end = min(tables.top_level + 1, lowest + _WINDOW)
+    level = rng.integers(lowest, end, count)
     first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
     groups = rng.integers(first, last)
     single = level == 0
