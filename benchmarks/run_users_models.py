@@ -49,7 +49,6 @@ _PARTS = {
   "xla": '`compile="xla"`',
   "xla_split": "both",
 }
-_COMPARED = ("place", "split", "xla", "xla_split")
 NONE = "none"
 _EPOCHS = 3
 _LEAST = 1e-30  # Losses of 0 are equal.
@@ -359,38 +358,40 @@ def differences(
 
 
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
-  """Returns how many models can be planned, and a table by model.
-
-  Its first columns are the largest differences of losses; "-" stands for parts
-  that failed, such as splits that are refused.
-  """
+  """Returns how many models each part works for, and what differs most."""
   rows = found["rows"]
-  said = []
-  for part in ("plan", "plan_auto"):
-    tried = [row[part] for row in rows.values() if part in row]
-    if tried:
-      seconds = [each["seconds"] for each in tried if each["works"]]
-      middle = f", {statistics.median(seconds):.0f} s" if seconds else ""
-      said.append(f"{_PARTS[part]}: {len(seconds)} of {len(rows)}{middle}.")
   lines = []
-  for name, row in rows.items():
-    cells = [_cell(row.get(part, {}).get("difference")) for part in _COMPARED]
-    ran = row.get("xla", {})
-    cells += [ran.get(key, "-") for key in ("units", "clusters")]
-    outside = sum(ran.get("outside", {}).values())
-    lacking = sum(_number(note) for note in ran.get("notes", ()))
-    cells += [outside, lacking] if "outside" in ran else ["-", "-"]
-    lines.append([name, *cells])
-  heads = ("model", "placed", *(_PARTS[part] for part in _COMPARED[1:]))
-  heads += ("units", "programs run", "ops outside", "XLA lacks or refuses")
-  table = lib.markdown(heads, lines)
-  return {
-    "users_models": f"{' '.join(said)}\n\n{table}\n\n{lib.caption(found)}"
-  }
-
-
-def _cell(difference: float | None) -> str:
-  return "-" if difference is None else f"{difference:.1e}"
+  for part, label in _PARTS.items():
+    tried = {name: row[part] for name, row in rows.items() if part in row}
+    works = {name: each for name, each in tried.items() if each["works"]}
+    losses = {
+      each["difference"]: name
+      for name, each in works.items()
+      if each.get("difference") is not None
+    }
+    worst = max(losses, default=None)
+    said = "-" if worst is None else f"{worst:.0e} ({losses[worst]})"
+    if works:
+      middle_s = statistics.median(each["seconds"] for each in works.values())
+      count = f"{len(works)} of {len(tried)}"
+      lines.append([label, count, f"{middle_s:.0f}", said])
+  table = lib.markdown(("", "works", "s", "largest difference"), lines)
+  compiled = [
+    row["xla"] for row in rows.values() if "units" in row.get("xla", {})
+  ]
+  text = f"{table}\n\n"
+  if compiled:
+    least, most = (
+      [of(each[key] for each in compiled) for key in ("units", "clusters")]
+      for of in (min, max)
+    )
+    kept = [sum(map(_number, each["notes"])) for each in compiled]
+    text += (
+      f"Units: {least[0]} to {most[0]} a step, in {least[1]} to {most[1]}"
+      f" programs of XLA. {sum(map(bool, kept))} models have ops that XLA lacks"
+      f" or refuses, up to {max(kept)}.\n\n"
+    )
+  return {"users_models": text + lib.caption(found)}
 
 
 def _number(note: str) -> int:
