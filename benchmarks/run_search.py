@@ -59,7 +59,7 @@ SETS = {
 # Attributes of the module `search` that a method sets.
 METHODS: Mapping[str, Mapping[str, Any]] = {
   "search": {"coarse_levels": search.coarse_levels},
-  "plain": {"coarse_levels": lambda groups: []},
+  "plain": {"coarse_levels": lambda groups: [], "_LARGE": 10**9},
 }
 
 OPTIONS = Options("run_search", __doc__)

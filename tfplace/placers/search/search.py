@@ -2,7 +2,8 @@
 
 A few hundred moves of coarse groups, from large to small, do what annealing of
 single groups needs tens of thousands of simulations for. Rounds of annealing
-continue from the best placement: all chains move it and combine their changes.
+follow. On large graphs all chains move the best placement and combine their
+changes; on small ones each anneals the best placement or a start by itself.
 Deterministic if evaluations are the budget.
 """
 
@@ -24,23 +25,26 @@ from tfplace.simulate import engine
 
 Improved = Callable[[float, int], None]
 _OnAll = Callable[[Callable[[int], object]], None]
-# All of these are by trial. Share of the budget for sweeps, and for their first
-# part, in which each chain sweeps the merged levels again and again.
+# All of these are by trial. Movable groups from which a graph is large.
+_LARGE = 1000
+# Share of the budget for sweeps of large graphs, and for their first part, in
+# which each chain sweeps the merged levels again and again.
 _SWEEPS, _REPEATS = 0.5, 0.2
 # Step time, relative to the best start, up to which a start is swept.
 _NEAR = 1.1
 # Evaluations per round, group and chain, and rounds without improvement after
 # which the search ends; if the budget has a gap, it is a third of all rounds.
 _EVALUATIONS_PER_GROUP, _PATIENCE = 400, 40
-# First temperature of a round relative to the lower bound, at least the mean
-# work of a group, so that every move has a chance; and the last one.
-_WARM, _COLD = 0.001, 3e-5
+# First temperature of a round relative to the lower bound, from a start and
+# from the best placement, at least the mean work of a group, so that every move
+# has a chance; and the last one.
+_HOT, _WARM, _COLD = 0.01, 0.001, 3e-5
 # Penalty, in lower bounds, for exceeding the memory of a device by 100%.
 _PENALTY = 5.0
-# Moves of each chain until the changes of all are combined, and seconds until
-# the budget is checked, at most.
-_TOGETHER, _CHECK_S = 16, 0.1
-# Levels that move at the same time.
+# Moves of each chain until the changes of all are combined, or else until the
+# temperature falls, and seconds until the budget is checked, at most.
+_TOGETHER, _APART, _CHECK_S = 16, 200, 0.1
+# Levels of a large graph that move at the same time.
 _WINDOW = 4
 # Moves without an effect after which a round ends.
 _MOST_IDLE = 1000
@@ -65,6 +69,7 @@ class Search:
     groups, position, self._group_at = time_order(groups, like)
     problem = groups.problem
     self._tables = search_tables(groups, coarse_levels(groups))
+    self._is_large = len(self._tables.movable) >= _LARGE
     step = engine.pack(problem, position)
     longest_us = problem.fastest_us + step.tail_us
     self._bound_us = max(problem.lower_bound_us, longest_us.max(initial=0.0))
@@ -127,18 +132,18 @@ class Search:
         self._collect()
 
       wanted = _EVALUATIONS_PER_GROUP * len(self._tables.movable)
-      if self._tables.top_level:
-        share = min(_REPEATS, wanted / max(1.0, clock.evaluations))
-        self._sweep_starts(on_all, clock, near, share)
+      if self._is_large:
+        self._sweep_starts(on_all, clock, near)
         self._sweep_together(on_all, clock)
       begin = clock.progress()
       count = max(1, round((1 - begin) * clock.evaluations / wanted))
       patience, fruitless = _PATIENCE, 0
       if budget.gap:
         patience = min(patience, max(2, count // 3))
-      for span in itertools.pairwise(np.linspace(begin, 1.0, count + 1)):
+      spans = itertools.pairwise(np.linspace(begin, 1.0, count + 1))
+      for turn, span in enumerate(spans):
         before_us = self.best_us
-        self._anneal(on_all, clock, span)
+        self._anneal(on_all, clock, span, self._begin(starts, turn))
         fruitless = 0 if self.best_us < before_us else fruitless + 1
         if clock.is_over or fruitless >= patience:
           break
@@ -152,23 +157,19 @@ class Search:
     return found_us
 
   def _sweep_starts(
-    self,
-    on_all: _OnAll,
-    clock: "_Clock",
-    starts: Sequence[np.ndarray],
-    share: float,
+    self, on_all: _OnAll, clock: "_Clock", starts: Sequence[np.ndarray]
   ) -> None:
     """Sweeps the coarsest levels in each chain by itself, start after start."""
     top, count = self._tables.top_level, len(self._chains)
     turn = 0
-    while turn == 0 or clock.progress() < share:
+    while turn == 0 or clock.progress() < _REPEATS:
       for i, chain in enumerate(self._chains):
         chain.restart(starts[(turn + i) % len(starts)])
       for level in range(top, max(0, top - NUM_MERGED), -1):
         left = np.stack([self._in_turn(i, level) for i in range(count)])
         while left.size and clock.progress() < _SWEEPS:
           now, left = np.split(left, [clock.moves()], axis=1)
-          on_all(lambda i, now=now: self._chains[i].move(now[i], 0.0))
+          self._move(on_all, now, np.zeros(count))
       turn += 1
 
   def _in_turn(self, number: int, level: int) -> np.ndarray:
@@ -185,23 +186,56 @@ class Search:
       while len(left) and clock.progress() < _SWEEPS:
         end = count * clock.moves()
         parts = [left[i:end:count] for i in range(count)]
-        self._move_together(on_all, clock, parts, 0.0)
+        self._move_together(on_all, clock, parts, np.zeros(count))
         left = left[end:]
 
+  def _begin(self, starts: Sequence[np.ndarray], turn: int) -> np.ndarray:
+    """Begins a round; returns [chains] first temperatures in microseconds.
+
+    On large graphs all chains take the best placement, on small ones each takes
+    the best one or a start in turn.
+    """
+    relative = np.full(len(self._chains), _WARM)
+    if self._is_large:
+      self._gather()
+    else:
+      for i, chain in enumerate(self._chains):
+        devices = starts[(turn + i) % len(starts)]
+        if turn > 0 and (turn + i) % 2 and self._best is not None:
+          devices = self._best
+        else:
+          relative[i] = _HOT
+        chain.restart(devices)
+    return np.maximum(relative * self._unit_us, self._work_us)
+
   def _anneal(
-    self, on_all: _OnAll, clock: "_Clock", span: tuple[float, float]
+    self,
+    on_all: _OnAll,
+    clock: "_Clock",
+    span: tuple[float, float],
+    hot_us: np.ndarray,
   ) -> None:
-    """Anneals the best placement for one round, a span of the budget."""
-    self._gather()
-    hot_us = max(_WARM * self._unit_us, self._work_us)
+    """Anneals for one round, a span of the budget."""
     fall, idle = _COLD * self._unit_us / hot_us, 0
     while idle < _MOST_IDLE and (at := clock.progress()) < span[1]:
       share = (at - span[0]) / (span[1] - span[0])
-      count = clock.moves()
+      count = clock.moves(_TOGETHER if self._is_large else _APART)
       parts = [self._sampled(i, share, count) for i in range(len(self._chains))]
-      temperature_us = hot_us * fall**share
-      done = self._move_together(on_all, clock, parts, temperature_us)
-      idle = 0 if done else idle + count
+      before, heat_us = self.evaluations, hot_us * fall**share
+      if self._is_large:
+        self._move_together(on_all, clock, parts, heat_us)
+      else:
+        self._move(on_all, parts, heat_us)
+      idle = 0 if self.evaluations > before else idle + count
+
+  def _move(
+    self,
+    on_all: _OnAll,
+    parts: np.ndarray | Sequence[np.ndarray],
+    heat_us: np.ndarray,
+  ) -> None:
+    """Moves coarse groups in each chain, at its own temperature."""
+    on_all(lambda i: self._chains[i].move(parts[i], heat_us[i]))
 
   def _gather(self) -> None:
     """Lets all chains continue from the best placement."""
@@ -215,9 +249,9 @@ class Search:
     on_all: _OnAll,
     clock: "_Clock",
     parts: Sequence[np.ndarray],
-    temperature_us: float,
-  ) -> int:
-    """Moves one placement in all chains, then combines; returns evaluations.
+    heat_us: np.ndarray,
+  ) -> None:
+    """Moves one placement in all chains, then combines their changes.
 
     Where two chains moved the same group, the better one counts. If all changes
     together are worse than those of the best chain, these remain alone.
@@ -226,8 +260,8 @@ class Search:
       parts: Coarse groups for each chain; all chains have the same placement,
         and have the same one afterwards.
     """
-    before, base = self.evaluations, self._chains[0].devices.copy()
-    on_all(lambda i: self._chains[i].move(parts[i], temperature_us))
+    base = self._chains[0].devices.copy()
+    self._move(on_all, parts, heat_us)
     best, *others = sorted(self._chains, key=lambda chain: chain.current_us)
     merged = base.copy()
     for chain in (*reversed(others), best):
@@ -241,14 +275,15 @@ class Search:
       if chain is not best:
         chain.follow(best)
     self._collect()
-    return self.evaluations - before
 
   def _sampled(self, number: int, share: float, count: int) -> np.ndarray:
     """Samples [count] coarse groups, smaller ones later in a round."""
     tables, rng = self._tables, self._rngs[number]
-    most = max(0, tables.top_level - NUM_MERGED + 1 - _WINDOW)
-    lowest = round(most * max(0.0, 0.5 - 0.625 * share))
-    end = min(tables.top_level + 1, lowest + _WINDOW)
+    lowest, end = 0, tables.top_level + 1
+    if self._is_large:
+      most = max(0, end - NUM_MERGED - _WINDOW)
+      lowest = round(most * max(0.0, 0.5 - 0.625 * share))
+      end = min(end, lowest + _WINDOW)
     level = rng.integers(lowest, end, count)
     first, last = tables.level_offsets[level], tables.level_offsets[level + 1]
     groups = rng.integers(first, last)
@@ -309,9 +344,9 @@ class _Clock:
     each = zip(self._chains, self._before, strict=True)
     return max(chain.evaluations - before for chain, before in each)
 
-  def moves(self) -> int:
+  def moves(self, most: int = _TOGETHER) -> int:
     """Returns the number of moves of each chain until the next check."""
     left = self.evaluations - self._used
     if self._budget.is_timed:
       left = self._chains[0].rate * _CHECK_S
-    return max(1, min(_TOGETHER, int(left)))
+    return max(1, min(most, int(left)))
