@@ -38,7 +38,7 @@ def test_the_tolerance_is_what_is_asked_for_or_the_noise(
 
 
 def test_measured_costs_give_up_what_they_are_unsure_by():
-  graph = training_step(104)
+  graph = training_step(101)
   cluster = cluster_preset("p100x4")
   found = {}
   for noise in (0.0, 0.01):
