@@ -76,7 +76,9 @@ def assert_same(found, expected, share=1e-5):
 def fused_layers(ran):
   """Layers whose gradients the fused op computed."""
   names = [n.name for n in ran if "FusedBatchNormGrad" in n.type]
-  return {re.findall(r"(\w+?)(?:_\d+)?/fused_norm/", n)[-1] for n in names}
+  return {
+    re.findall(r"(\w+?)(?:_\d+)?/tfplace_fused_norm/", n)[-1] for n in names
+  }
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from tfplace.graph.budget import Budget
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.merge import coarse_levels, merged
 from tfplace.placers.search import moves
+from tfplace.placers.search import search as search_module
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.search import Search
 from tfplace.placers.search.state import (
@@ -145,6 +146,12 @@ def test_groups_merge_as_the_rule_says(seed):
     np.testing.assert_array_equal(found, merged_slowly(problem, target))
 
 
+@pytest.fixture
+def large(monkeypatch):
+  """All graphs are swept, and chains combine their changes."""
+  monkeypatch.setattr(search_module, "_LARGE", 1)
+
+
 def searched(problem, evaluations, seed=0, chains=2):
   """Searches from all groups on the first device."""
   groups = GroupGraph(problem)
@@ -154,7 +161,7 @@ def searched(problem, evaluations, seed=0, chains=2):
   return search
 
 
-def test_a_sweep_moves_whole_parts_at_once():
+def test_a_sweep_moves_whole_parts_at_once(large):
   # Two chains of 40 us without an edge between them: moving any one op costs
   # more than it gains; moving a chain halves the step.
   length = 40
@@ -173,7 +180,7 @@ def test_a_sweep_moves_whole_parts_at_once():
 
 @pytest.mark.parametrize("evaluations", [1, 130])
 @pytest.mark.parametrize("chains", [1, 3])
-def test_a_large_search_keeps_to_its_evaluations(evaluations, chains):
+def test_a_large_search_keeps_to_its_evaluations(large, evaluations, chains):
   problem = random_problem(0)
   first, again = (
     searched(problem, evaluations, seed=3, chains=chains) for _ in range(2)

@@ -58,9 +58,9 @@ class PlacementCallback(keras.callbacks.Callback):
   again from the placement in force. A placement that is predicted to be faster
   is put in force and timed for 20 steps and 2 s. It stays if its median step is
   faster by at least 3% and by more than the noise; otherwise the previous
-  placement comes back. After a search or a trial in vain, twice as many reviews
-  as the time before pass without one. A failure to plan or to run a placement
-  is logged.
+  placement comes back. After searches or trials in vain, 1, 3, 7, ... and at
+  most 63 reviews pass without one. A failure to plan or to run a placement is
+  logged.
 
   Weights, optimizer state and random states continue, and the step variant
   (microbatches, recomputation) stays the same, so losses change by rounding

@@ -16,7 +16,7 @@ from keras import ops
 
 from tfplace.variants.microbatches.whole_batch import replaced
 
-_SCOPE = "fused_norm"  # of the ops, inside that of their layer
+_SCOPE = "tfplace_fused_norm"  # of the ops, inside that of their layer
 _LEAST_EPSILON = 1.001e-5  # of cuDNN, as in `tf.compat.v1.nn`
 _TYPES = (tf.float32, tf.float16, tf.bfloat16)
 
