@@ -158,11 +158,6 @@ def test_the_names_that_type_checkers_see_are_the_public_ones():
   assert sorted(seen) == sorted(tfplace.__all__)
 
 
-def test_unknown_name_is_an_attribute_error():
-  with pytest.raises(AttributeError, match="no attribute 'plaec'"):
-    _ = tfplace.plaec
-
-
 def test_no_two_files_of_tests_share_a_name():
   # pytest imports them as modules by that name, and collects only the first.
   tests = pathlib.Path(__file__).parent

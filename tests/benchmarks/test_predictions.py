@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks import fit_kernel_costs, run_plans, run_published_steps
+from benchmarks import run_plans, run_published_steps
 from benchmarks.run_published_steps import Row
 from tests.testing import problems
 
@@ -49,23 +49,6 @@ def test_tables_leave_out_what_waited_for_its_images():
   assert "| one GPU, 80% interval held | 0 of 0 | 1 of 2 |" in lines
 
 
-def test_an_update_after_micro_steps_counts_with_its_share():
-  one = dataclasses.replace(ONE, model="bert_large_pretraining_128", batch=64)
-  two = dataclasses.replace(one, gpus=2, batch=64)
-  assert two.steps_per_update == 512  # 65,536 sequences / 128
-  rows = {r.label: saved(r, ms) for r, ms in ((one, 100.0), (two, 612.0))}
-  found = run_published_steps.compared(rows)[1]
-  # 100 + 512 / 512.
-  assert found["ratio"] == pytest.approx(1.01)
-
-
-def test_the_clock_of_kernels_is_inverted():
-  clock = fit_kernel_costs.Clock(floor_us=30.0, event_us=5.0)
-  times = np.array([20.0, 100.0, 5000.0])
-  assert clock.measured(times)[0] > 30.0
-  np.testing.assert_allclose(clock.kernel(clock.measured(times)), times)
-
-
 def plan(grid, us, **known):
   stages = len(us[0])
   cluster = problems.cluster([np.inf] * 2, bandwidth=100.0, latency=3.0)
@@ -96,14 +79,3 @@ def test_all_but_the_last_microbatch_are_recomputed():
   us = [[10.0, 10.0], [20.0, 20.0], [0.0, 0.0]]
   both = plan([[0, 1]], us, count=2, recomputes=True, examples=2)
   assert run_plans.predicted_s(both) == pytest.approx(106 / 1e6 / 2)
-
-
-def test_regret_is_the_time_of_the_choice_over_the_fastest():
-  rows = [
-    {"rivals": "a", "measured_s": 2.0, "predicted_s": 1.0},
-    {"rivals": "a", "measured_s": 1.0, "predicted_s": 3.0},
-    {"rivals": "b", "measured_s": 5.0, "predicted_s": 4.0},
-  ]
-  assert run_plans.regret(rows, lambda row: row["predicted_s"]) == 2.0
-  assert run_plans.regret(rows, lambda row: -row["predicted_s"]) == 1.0
-  assert np.isnan(run_plans.regret(rows, lambda row: np.nan))

@@ -6,7 +6,6 @@ import keras
 import pytest
 
 from benchmarks import models, run_auto
-from tfplace.hardware.presets import cluster_preset
 
 
 def tiny():
@@ -52,23 +51,6 @@ def test_a_row_has_every_column(run, tmp_path, capsys):
   assert row["data parallel"]["microbatches"] in ("2", "3, 3, 1, 1")
   assert rows["tiny/v100x1-4GiB"]["by hand"]["devices"] == "1 GPU"
   assert "| `v100x1-4GiB` |" in capsys.readouterr().out
-
-
-def test_subsets_are_of_one_kind_on_all_hosts_or_one():
-  found = dict(run_auto.equal_subsets(cluster_preset("2*v100x2+a100x4")))
-  assert list(found) == ["4 GPU-v100", "2 GPU-v100", "4 GPU-a100"]
-  kinds = {d.kind for d in found["2 GPU-v100"].devices}
-  assert kinds == {"GPU-v100", "CPU-dgx-1"}
-  assert found["4 GPU-v100"].num_devices == 6
-  assert found["4 GPU-a100"].is_fully_linked
-
-
-def test_clusters_have_the_memory_and_network_that_they_name():
-  slow = run_auto.find("2*v100x4-10Gb/s")
-  assert slow.bandwidth[0, 5] == 1250.0
-  assert slow.bandwidth[0, 1] == 47900.0
-  small = run_auto.find("k80x4-6GiB")
-  assert small.memory_bytes[:4].tolist() == [6 * 2.0**30] * 4
 
 
 def test_gains_are_over_the_best_by_hand():

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfplace.cost import calls, op_graph
+from tfplace.cost import op_graph
 from tfplace.extraction.traced import TracedStep
 from tfplace.hardware.presets import cluster_preset
 from tfplace.variants.keras_step import trace_keras
@@ -109,19 +109,3 @@ def test_a_recurrent_layers_steps_count_forward_and_backward():
   assert forward > flops / peak
   assert backward > 2 * flops / peak
   assert np.isfinite(backward)
-
-
-def test_a_body_brings_only_the_functions_that_it_reaches():
-  # Three loops in a row, the last with a loop in it: each body needs nothing
-  # but that inner one, whatever else the step has.
-  def three(x):
-    return _loop(2, body=_loop(3))(_loop(4)(_loop(5)(x)))
-
-  library = _step(three).graph_def.library
-  functions = {f.signature.name: f for f in library.function}
-  assert len(functions) == 8  # condition and body of four loops
-  counts = [
-    len(calls.function_body(f, None, functions).graph_def.library.function)
-    for f in functions.values()
-  ]
-  assert sorted(counts) == [0] * 7 + [2]

@@ -8,9 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tfplace import cost, extract, load_graph, place, save_graph
-from tfplace.bin import extract as extract_command
 from tfplace.cost import fusion
-from tfplace.errors import TfplaceError
 from tfplace.graph import OpSpec, Problem, build_graph
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.hardware.presets import cluster_preset
@@ -250,18 +248,3 @@ def test_a_large_layer_has_units_by_name_scope():
   ]
   assert max(map(len, steps)) == 1
   assert len(set().union(*steps)) == 60
-
-
-def test_compile_is_one_of_the_choices():
-  with pytest.raises(
-    TfplaceError, match="'jit'; choose one of auto, none, xla"
-  ):
-    extract("nmt", compile="jit")
-
-
-def test_a_graph_file_is_not_fused(tmp_path, capsys):
-  output = tmp_path / "g.json"
-  flags = ["--graph=x.json", "--compile=xla", f"--output={output}"]
-  assert extract_command.run(flags) == 1
-  assert "--compile=xla applies to models" in capsys.readouterr().err
-  assert not output.exists()

@@ -1,7 +1,6 @@
 """Properties of kernel times, and bounds that hold on any GPU."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -207,8 +206,3 @@ def test_tf32_is_half_as_fast_as_fp16(name):
     name, _matmul(8192, 8192, 8192, "tf32"), _matmul(8192, 8192, 8192, "fp16")
   )
   assert 1.8 < full / half < 2.2
-
-
-def test_the_parameter_file_survives_a_round_trip():
-  content = json.loads(json.dumps(PARAMETERS.to_json()))
-  assert parameters.from_json(content) == PARAMETERS

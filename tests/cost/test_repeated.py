@@ -63,14 +63,3 @@ def test_each_microbatch_costs_what_it_costs_alone(
   # One of another size has other shapes, and little else in common.
   share = len(third) / np.sum(once.microbatch == 2)
   assert share > 0.9 if microbatches == 4 else share < 0.6
-
-
-def test_what_is_not_split_repeats_nothing(monkeypatch):
-  model = image()
-  model.compile("sgd", "mse", jit_compile=False)
-  find, found = op_classes.repeated_ops, []
-  monkeypatch.setattr(
-    op_classes, "repeated_ops", lambda *args: found.append(find(*args)) or {}
-  )
-  op_graph(trace_keras(model, 8), CLUSTER)
-  assert found == [{}]

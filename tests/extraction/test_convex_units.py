@@ -35,35 +35,12 @@ def random_dag(rng, size):
   ]
 
 
-def test_nodes_of_a_key_are_one_group_where_no_path_comes_back():
-  # a0 -> b1 -> a2: the path from a0 to a2 leaves the group of "a".
-  assert convex.convex_groups(["a", "b", "a"], [[], [0], [1]], range(3)) == [
-    0,
-    1,
-    2,
-  ]
-  # Without the second edge, a2 joins a0.
-  assert convex.convex_groups(["a", "b", "a"], [[], [0], [0]], range(3)) == [
-    0,
-    1,
-    0,
-  ]
-
-
 def test_two_groups_do_not_wait_for_each_other():
   # a0 -> b3 and b1 -> a2: no path of ops is closed, but one of groups would be.
   groups = convex.convex_groups(
     ["a", "b", "a", "b"], [[], [], [1], [0]], range(4)
   )
   assert groups == [0, 1, 0, 2]
-
-
-def test_nodes_without_key_stay_out_of_groups():
-  assert convex.convex_groups(["a", None, "a"], [[], [0], [1]], range(3)) == [
-    0,
-    -1,
-    1,
-  ]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -8,7 +8,6 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 
 from tfplace.extraction import functions
-from tfplace.extraction.custom_gradients import released_with_graphs
 from tfplace.variants import keras_step
 
 LAYERS = keras.layers
@@ -22,30 +21,6 @@ def _tripled(x):
 
 def _registered():
   return {n for n in ops.gradient_registry.list() if n.startswith("CustomGrad")}
-
-
-def test_a_gradient_ends_with_its_graph():
-  before = _registered()
-  with released_with_graphs():
-    function = tf.function(_tripled)
-    function.get_concrete_function(tf.TensorSpec([]))
-  assert len(_registered() - before) == 1
-  del function
-  gc.collect()
-  # Those of earlier tests may end here, too.
-  assert _registered() <= before
-
-
-def test_a_gradient_is_there_while_its_function_is():
-  x = tf.Variable(2.0)
-  with released_with_graphs():
-    function = tf.function(lambda: _tripled(x) * x)
-    function.get_concrete_function()
-  gc.collect()
-  with tf.GradientTape() as tape:
-    y = function()
-  # d(x * x), where the first factor's gradient counts three times.
-  assert tape.gradient(y, x).numpy() == 3 * 2.0 + 2.0
 
 
 class Gate(LAYERS.Layer):

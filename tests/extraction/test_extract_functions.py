@@ -1,6 +1,5 @@
 """Inlining function calls changes no number, order or op."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -14,36 +13,7 @@ def _trace(function, *specs):
   return trace_function(function.get_concrete_function(*specs))
 
 
-def _run(traced, *inputs):
-  tensors = [feed.tensor for feed in traced.feeds.values()]
-  feed = dict(zip(tensors, inputs, strict=True))
-  return run_steps(traced, [feed])[0]
-
-
-def _types(traced):
-  return [node.op for node in traced.graph_def.node]
-
-
 FLOAT = tf.TensorSpec((), tf.float32)
-VECTOR = tf.TensorSpec((3,), tf.float32)
-
-
-def test_an_argument_passed_through_waits_for_control_inputs():
-  graph = tf.Graph()
-  with graph.as_default():
-
-    @tf.function
-    def passing(x):
-      return x
-
-    gate = tf.no_op("gate")
-    x = tf.compat.v1.placeholder(tf.float32, (), "x")
-    with tf.control_dependencies([gate]):
-      y = passing(x)
-    tf.identity(y, "y")
-  flat = inline.inline_functions(graph.as_graph_def()).graph_def
-  needed = structure.prune(flat, ["y"]).node
-  assert "gate" in {node.name for node in needed}
 
 
 @pytest.mark.parametrize("called", [False, True])
@@ -142,21 +112,6 @@ def test_numbered_names_do_not_meet_others_of_the_same_body():
       assert session.run("y:0", {"x:0": 0.0}) == 1.0  # 0 + 1
 
 
-def test_captured_constants_and_variables_keep_their_values():
-  table = tf.constant([1.0, 2.0, 3.0])
-  scale = tf.Variable([2.0, 2.0, 2.0], name="scale")
-  twin = tf.Variable([5.0, 5.0, 5.0], name="scale")
-
-  @tf.function
-  def step(x):
-    return x * table * scale + twin
-
-  traced = _trace(step, VECTOR)
-  assert len(traced.variables) == 2
-  [result] = _run(traced, np.ones(3, np.float32))
-  np.testing.assert_array_equal(result, [7.0, 9.0, 11.0])
-
-
 def test_an_unknown_batch_is_filled_another_dimension_refused():
   @tf.function
   def step(x):
@@ -168,17 +123,3 @@ def test_an_unknown_batch_is_filled_another_dimension_refused():
   open_both = step.get_concrete_function(tf.TensorSpec((None, None), name="x"))
   with pytest.raises(ExtractionError, match="'x'"):
     trace_function(open_both, batch_size=4)
-
-
-def test_ops_that_nothing_needs_are_left_out_and_effects_are_not():
-  variable = tf.Variable(0.0, name="v")
-
-  @tf.function
-  def step(x):
-    tf.exp(x)
-    variable.assign(x)
-    return x + 1.0
-
-  types = _types(_trace(step, FLOAT))
-  assert "Exp" not in types
-  assert "AssignVariableOp" in types

@@ -115,18 +115,3 @@ def test_losses_are_those_of_the_whole_step():
   options = {"devices": (2, 2)}
   _, (split, whole) = both(net, data, 3, 2, options=options)
   assert_equal(split, whole)
-
-
-def test_sums_and_relays_are_of_their_layers():
-  config = VariantConfig(8, devices=(2, 2))
-  traced = trace_keras(net(), 8, microbatches=config)
-  names = {"words", "dense", "last"}
-  found = set()
-  for name, layers_of in traced.layers.items():
-    scope, _, rest = name.partition("/")
-    if scope.startswith("relay_to_host_"):
-      found |= {(scope, layer) for layer in names.intersection(layers_of)}
-    elif scope.startswith("accumulate_on_"):
-      assert rest.partition("/")[0] in layers_of
-  hosts = ("relay_to_host_0", "relay_to_host_1")
-  assert found == {(host, name) for host in hosts for name in names}

@@ -95,56 +95,6 @@ def graph(*nodes):
   return graph_def
 
 
-def test_a_slot_and_what_changes_it_follow_from_the_variable():
-  # Momentum: slot <- slot * rate + gradient; variable <- variable - slot.
-  found = with_updates(
-    graph(
-      ("kernel", "VarHandleOp"),
-      ("slot", "VarHandleOp"),
-      ("rate", "Const"),
-      ("gradient", "MatMul"),
-      ("read", "ReadVariableOp", "slot"),
-      ("mul", "Mul", "read", "rate"),
-      ("add", "AddV2", "mul", "gradient"),
-      ("assign", "AssignVariableOp", "slot", "add"),
-      ("read_1", "ReadVariableOp", "slot", "^assign"),
-      ("sub", "AssignSubVariableOp", "kernel", "read_1"),
-      ("log", "Print", "^sub"),
-    ),
-    {"kernel": ("a",), "gradient": ("b",)},
-  )
-  assert found.pop("gradient") == ("b",)  # what was known stays
-  updates = "kernel slot rate read mul add assign read_1 sub"
-  assert found == dict.fromkeys(updates.split(), ("a",))
-
-
-def test_each_gradient_clipped_together_is_known_by_its_place():
-  def variable(name, output):
-    return (
-      (name, "VarHandleOp"),
-      (f"{name}/clip", "Mul", f"{name}/grad", "scale"),
-      (f"{name}/sub", "AssignSubVariableOp", name, f"both:{output}"),
-    )
-
-  found = with_updates(
-    graph(
-      ("a/grad", "Square"),
-      ("b/grad", "Square"),
-      ("norm", "Add", "a/grad", "b/grad"),
-      ("scale", "Rsqrt", "norm"),
-      *variable("a", 0),
-      *variable("b", 1),
-      ("both", "IdentityN", "a/clip", "b/clip"),
-    ),
-    {"a": ("a",), "b": ("b",)},
-  )
-  assert found == {
-    f"{name}{suffix}": (name,)
-    for name in "ab"
-    for suffix in ("", "/grad", "/clip", "/sub")
-  }
-
-
 def test_a_sum_of_gradients_is_in_the_layer_that_needs_it():
   found = with_updates(
     graph(

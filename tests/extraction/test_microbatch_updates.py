@@ -18,9 +18,7 @@ from tests.testing.microbatched import (
   in_microbatches,
   normal,
 )
-from tests.testing.slow import SLOW
 from tfplace.errors import ExtractionError
-from tfplace.models.transformer_xl import transformer_xl
 
 BATCH = EXAMPLES // 2  # Of models with a state for each example.
 LENGTH, TOKENS, WIDTH = 7, 11, 6
@@ -231,21 +229,6 @@ def test_states_of_examples_are_split_like_the_batch(build, shape, in_flight):
   assert_equal(*runs)
   states = [np.abs(v.numpy()).max() for v in models[0].non_trainable_variables]
   assert min(states) > 0
-
-
-@SLOW
-def test_memory_of_transformer_xl_is_split_like_the_batch():
-  sizes = {"layers": 1, "units": 8, "heads": 2, "feed_forward": 16}
-  lengths = {"length": 3, "memory": 4, "segments": 2, "vocabulary": 11}
-
-  def build():
-    return transformer_xl(batch_size=BATCH, **sizes, **lengths)[0]
-
-  def make():
-    return classes(11, 7), np.zeros((EXAMPLES, 6), "float32")
-
-  _, runs = both(build, make, 3, batch_size=BATCH)
-  assert_equal(*runs, rtol=1e-4)
 
 
 class Codebook(layers.Layer):

@@ -66,11 +66,6 @@ def test_graph_arrays_hold_what_the_file_says(tmp_path):
   np.testing.assert_array_equal(graph.colocation, [0, -1])
 
 
-def test_a_tensor_read_twice_is_one_edge(tmp_path):
-  data = changed(GRAPH, "edges", [{"src": "a", "dst": "b"}] * 2)
-  assert formats.load_graph(write(tmp_path / "g.json", data)).num_edges == 1
-
-
 def test_cluster_round_trip_keeps_unknown_keys(tmp_path):
   cluster = formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
   assert cluster.memory_bytes.tolist() == [100, math.inf]
@@ -159,11 +154,6 @@ def test_text_that_is_no_graph_is_refused_by_position(tmp_path, case):
     formats.load_graph(path)
   assert str(path) in str(caught.value)
   assert words in str(caught.value)
-
-
-def test_missing_file_is_named(tmp_path):
-  with pytest.raises(FormatError, match=r"none\.json.*No such file"):
-    formats.load_graph(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(

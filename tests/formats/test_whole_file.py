@@ -103,13 +103,6 @@ def test_what_cannot_be_written_is_known_before(tmp_path, case):
   assert (tmp_path / "file").read_text() == "old"
 
 
-def test_a_name_may_be_as_long_as_the_file_system_allows(tmp_path):
-  path = tmp_path / ("n" * 255)
-  files.check_writable(path)
-  files.write_bytes(path, b"x")
-  assert path.read_bytes() == b"x"
-
-
 def test_a_new_file_heeds_the_mask_and_an_old_one_keeps_its_mode(tmp_path):
   before = os.umask(0o027)
   try:

@@ -17,7 +17,6 @@ from tfplace.graph import (
   Problem,
   build_graph,
 )
-from tfplace.hardware.presets import cluster_preset
 
 
 def make(ops, edges=(), overhead=(0.0, 0.0), links=True):
@@ -148,19 +147,6 @@ def test_an_edge_that_is_not_three_integers_is_refused(edge):
   with pytest.raises(FormatError, match="three integers") as error:
     build_graph("g", ops, [(0, 0, 1), edge])
   assert str(edge) in str(error.value)
-
-
-def test_allowed_sets_are_the_distinct_rows_in_ascending_order():
-  kinds = ({"GPU": 1.0}, {"CPU": 1.0}, {"GPU": 1.0, "CPU": 1.0})
-  rng = np.random.default_rng(0)
-  ops = [OpSpec(f"op{i}", "Op", kinds[rng.integers(3)], [1]) for i in range(50)]
-  problem = Problem(build_graph("g", ops, []), cluster_preset("2*v100x3"))
-  sets, of_group = problem.allowed_sets
-  expected, inverse = np.unique(
-    problem.group_allowed, axis=0, return_inverse=True
-  )
-  np.testing.assert_array_equal(sets, expected)
-  np.testing.assert_array_equal(of_group, inverse.reshape(-1))
 
 
 def test_groups_of_a_problem_replace_those_of_its_graph():

@@ -175,20 +175,6 @@ def test_a_change_within_an_epoch_keeps_losses_and_the_split(
   assert len(model.placement.devices) > 1
 
 
-def test_a_search_that_fails_is_logged_and_training_goes_on(
-  clock, monkeypatch, caplog
-):
-  def fail(*_, **__):
-    raise RuntimeError("the search broke")
-
-  monkeypatch.setattr(replanning, "replan", fail)
-  model = placed()
-  before = model.placement
-  fit(model, "dense", [clock, tfplace.PlacementCallback()])
-  assert model.placement is before
-  assert "its placement stays: the search broke" in caplog.text
-
-
 def test_a_first_step_that_fails_is_taken_back(clock, monkeypatch, caplog):
   guard = Trial._guard_first_step
 
@@ -335,9 +321,6 @@ def test_faster_means_by_more_than_gain_and_noise(steps, is_faster):
   ("options", "said"),
   [
     ({"every": "0 steps"}, "every is '0 steps'; it must be 'epoch', a number"),
-    ({"every": True}, "every is True"),
-    ({"budget_s": 0}, "budget_s"),
-    ({"seed": -1}, "seed is -1"),
     ({"verbose": "yes"}, "verbose is 'yes'"),
   ],
 )

@@ -9,7 +9,6 @@ import tfplace
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.errors import TfplaceError
-from tfplace.variants.keras_step import trace_keras
 from tfplace.variants.units.steps import in_units
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
@@ -94,21 +93,6 @@ def test_auto_does_what_keras_does():
     tfplace.plan_model(model, compile="yes")
 
 
-def test_equal_units_share_one_function():
-  layers = [keras.layers.Dense(4, activation="tanh") for _ in range(6)]
-  model = keras.Sequential([keras.Input((4,)), *layers])
-  model.compile("sgd", "mse")
-  plan = tfplace.plan_model(model, "v100x1", strategy="single")
-  problem = plan.placement.problem
-  step = in_units(trace_keras(model, 32), problem.graph)
-  called = [
-    n.attr["f"].func.name
-    for n in step.graph_def.node
-    if n.op == "PartitionedCall"
-  ]
-  assert len(called) >= 18 and len(set(called)) <= 10
-
-
 def test_what_xla_lacks_stays_outside():
   words = keras.layers.StringLookup(vocabulary=["a", "b"])
   model = keras.Sequential(
@@ -146,18 +130,6 @@ def test_measured_step_runs_the_units():
   traced = in_units(plan.step, graph)
   kinds = {node.op for node in traced.graph_def.node}
   assert "PartitionedCall" in kinds and "MatMul" not in kinds
-
-
-def test_variables_are_read_and_written_by_calls():
-  model = build("dense")
-  x, y = at.batch("dense")
-  tfplace.place_model(model, at.linked(2), batch_size=5, **UNITS)
-  with at.recorded(1) as ran:
-    model.fit(x, y, batch_size=5, epochs=1, verbose=0)
-  outside = [node.type for node in ran if "VariableOp" in node.type]
-  # Six weights and their momenta are written once each, and read more often.
-  # Outside are metrics, and what one device reads of another's variables.
-  assert len(outside) < 12
 
 
 def test_what_reads_a_recurrent_layer_is_compiled():

@@ -69,45 +69,6 @@ def test_an_unplanned_gradient_follows_its_forward_op():
   assert {got[name] for name in products} == {"2"}
 
 
-def test_an_op_on_a_variable_is_where_the_variable_is():
-  with tf.device(CPU + "2"):
-    variable = tf.Variable([1.0])
-
-  def step():
-    variable.assign_add([1.0], name="update")
-    tf.identity(variable.read_value(), name="copy")
-
-  got = _devices(plan_of({"update": CPU + "1"}), step)
-  assert got["update"] == "2"
-  assert got["copy"] == "2"  # its input is read there
-
-
-def test_a_loop_body_inherits_and_its_variable_stays_put():
-  with tf.device(CPU + "2"):
-    variable = tf.Variable(1.0)
-  seen = {}
-
-  class Recording(DeviceFunction):
-    def __call__(self, op):
-      seen[op.name] = super().__call__(op).removeprefix(CPU)
-      return CPU + seen[op.name] if seen[op.name] else ""
-
-  @tf.function(autograph=False)
-  def traced():
-    with tf.compat.v1.get_default_graph().device(Recording(plan_of({}))):
-      tf.while_loop(
-        lambda i: i < 3.0,
-        lambda i: [variable.assign_add(i, name="update") * 1.0],
-        [tf.constant(0.0)],
-        name="loop",
-      )
-
-  traced()
-  assert [d for name, d in seen.items() if name.endswith("update")] == ["2"]
-  assert seen["loop"] == "2"
-  assert variable.numpy() == pytest.approx(4.0)  # 1 + 0 + 1 + 2
-
-
 def test_a_layer_plan_takes_the_innermost_named_layer():
   inner = keras.layers.Dense(2, name="inner")
   outer = keras.Sequential([keras.Input((2,)), inner], name="outer")

@@ -85,7 +85,6 @@ def fused_layers(ran):
   ("options", "dtype", "share"),
   [
     ({}, "float32", 1e-5),
-    ({"strategy": "single"}, "float32", 1e-5),
     ({"recompute": "all", "order": "rank"}, "float32", 1e-5),
     ({}, "mixed_bfloat16", 2e-2),
   ],

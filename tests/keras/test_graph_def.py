@@ -76,12 +76,6 @@ def test_a_placement_of_another_graph_is_refused():
   _, other = at.unit_placement(at.build("two_inputs"), "two_inputs")
   with pytest.raises(ApplyError, match="is not in the placement"):
     placed_graph_def(traced, other)
-  smaller = tf1.GraphDef()
-  smaller.node.extend(traced.graph_def.node[1:])
-  lost = traced.graph_def.node[0].name
-  with pytest.raises(ApplyError) as caught:
-    placed_graph_def(dataclasses.replace(traced, graph_def=smaller), placement)
-  assert caught.value.op == lost
 
 
 def test_by_rank_each_device_has_a_chain_and_the_losses_stay(tmp_path):
@@ -94,10 +88,6 @@ def test_by_rank_each_device_has_a_chain_and_the_losses_stay(tmp_path):
   for chain in control_edges.chains(ordered):
     for before, after in itertools.pairwise(chain.tolist()):
       assert f"^{names[before]}" in inputs[names[after]]
-  plain = placed_graph_def(traced, given)
-  assert sum(map(len, inputs.values())) > 50 + sum(
-    len(node.input) for node in plain.node
-  )
   losses, _ = _run(loaded)
   expected, _ = _run(traced)
   np.testing.assert_allclose(losses, expected, atol=1e-5)

@@ -10,18 +10,11 @@ import keras
 import numpy as np
 
 import tfplace
-from tests.testing.slow import SLOW
 
 WIDTH, BATCH = 1200, 8
 # Two kernels of 1200^2 floats, and two slots of Adam for each.
 STEP_MB = 3 * 2 * WIDTH**2 * 4 / 1e6
 ROUNDS = 5
-PLANS = (
-  {"cluster": "v100x2"},
-  {"cluster": "v100x2", "microbatches": 2},
-  {"cluster": None, "costs": "estimated"},
-  {"cluster": None, "costs": "measured", "microbatches": 2},
-)
 
 
 def _model():
@@ -73,19 +66,6 @@ def _parts(model):
   """The model, its variables, and the handles that hold their values."""
   variables = [variable.value for variable in model.variables]
   return [model, *variables, *(v.handle for v in variables)]
-
-
-@SLOW  # Placed models are planned, too, with estimated costs.
-def test_plans_leave_no_weights():
-  def plan(number):
-    options = PLANS[number % len(PLANS)]
-    model = _model()
-    tfplace.plan_model(
-      model, strategy="m_topo", batch_size=BATCH, budget_s=0.1, **options
-    )
-    return _parts(model)
-
-  _check_rounds(plan)
 
 
 def test_placed_models_leave_no_weights():

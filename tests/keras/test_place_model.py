@@ -45,19 +45,7 @@ def test_a_fitted_model_keeps_weights_and_optimizer_state():
   assert int(model.optimizer.iterations) == 3
 
 
-def test_an_op_mapping_without_handles_moves_the_variables_too():
-  model = at.build("dense")
-  _, placement = at.unit_placement(model, "dense")
-  ops = placement.assignments
-  kernel = ops["net/second/kernel"]
-  for name in at.handles(placement):
-    del ops[name]
-  tfplace.place_model(model, placement=ops)
-  at.losses(model, "dense", 1)
-  assert model.get_layer("second").kernel.value.device == kernel
-
-
-@pytest.mark.parametrize("name", ["GPU:7", "CPU:3", "nonsense", "", "CPU:x"])
+@pytest.mark.parametrize("name", ["GPU:7", ""])
 def test_a_device_that_the_process_lacks_is_named(name):
   with pytest.raises(ApplyError) as caught:
     tfplace.place_model(at.build("dense"), placement={"first": name})
@@ -338,9 +326,5 @@ def test_unknown_keywords_and_other_results_are_refused():
   for function in (tfplace.place_model, tfplace.plan_model):
     with pytest.raises(TypeError, match="has no keyword 'strategie'"):
       function(at.build("dense"), strategie="auto")
-  with pytest.raises(TypeError, match="'strategie'"):
-    tfplace.placed(strategie="auto")
-  with pytest.raises(TypeError, match="a function, not 3"):
-    tfplace.placed(3)
   with pytest.raises(ApplyError, match="Keras 3 model"):
     tfplace.placed(lambda: 3)()

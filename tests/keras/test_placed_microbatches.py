@@ -26,7 +26,6 @@ from tfplace.plan.local_devices import local_cluster
 from tfplace.variants.microbatches import microbatched_step
 
 AMPLIFIED = 1e-4  # Adam divides rounding by small second moments
-CPU = {"strategy": "cpu", "batch_size": BATCH}
 
 
 def plan_of(name, cluster=None, **options):
@@ -100,61 +99,6 @@ def test_a_plan_keeps_sizes_and_sums_in_its_file(tmp_path):
     )  # fmt: skip
 
 
-def test_batches_of_few_or_no_examples_train_alike():
-  # Batches of 7: of the last, with one example, two microbatches are empty.
-  x, y = at.examples("dense")
-  found = []
-  for microbatches in (1, 3):
-    model = build_fitted("dense")
-    if microbatches > 1:
-      placement = split_placement(model, VariantConfig(3, 1))
-      tfplace.place_model(model, placement=placement)
-      assert model.placement.variant.max_in_flight == 1
-    results = fitted(model, "dense", batch_size=7)
-    after = [model.train_on_batch(x[:n], y[:n]) for n in (0, BATCH)]
-    found.append((results, after))
-  assert_same(found[1][0], found[0][0])
-  np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-5)
-
-
-def normalized():
-  return at.conv_norm("net")
-
-
-class Remembering(layers.Layer):
-  """A weight for each example of the batch."""
-
-  def build(self, shape):
-    self.memory = self.add_weight(shape=(BATCH, shape[-1]))
-
-  def call(self, x):
-    return x + self.memory
-
-
-def remembering():
-  return keras.Sequential(
-    [keras.Input((6,)), Remembering(), layers.Dense(3)], name="net"
-  )
-
-
-REFUSED = [
-  (
-    remembering,
-    {},
-    f"model 'net' cannot be traced at batch size {BATCH} in 2 microbatches:"
-    ".*Dimensions must be equal, but are 4 and 8",
-  ),
-  ("dense", {"microbatches": [5, 2]}, r"\[5, 2\], in all 7 .* the batch has 8"),
-]
-
-
-@pytest.mark.parametrize(("function", "options", "said"), REFUSED)
-def test_what_cannot_be_split_says_why(function, options, said):
-  options = {**CPU, "microbatches": 2, **options}
-  with pytest.raises(ExtractionError, match=said):
-    tfplace.plan_model(build_fitted(function), local_cluster(), **options)
-
-
 def test_inference_is_neither_split_nor_recomputed():
   model = at.build("dense", compiled=False)
   for options in ({"microbatches": 2}, {"recompute": "all"}):
@@ -192,14 +136,6 @@ def test_the_split_chosen_at_the_first_fit_trains_as_the_whole():
   assert told.evaluation.step_time_us < whole.step_time_us
   parts = {node.name.partition("/")[0] for node in ran}
   assert f"microbatch_{told.variant.count - 1}" in parts
-
-
-def test_a_step_that_is_left_whole_says_why():
-  options = {"strategy": "auto", "microbatches": "auto", "budget_s": 1.0}
-  plan = plan_of(normalized, "v100x2", **options)
-  assert plan.variant.count == 1
-  (note,) = [n for n in plan.notes if n.startswith("The step is left whole")]
-  assert "'second' (BatchNormalization) normalizes" in note
 
 
 def test_statistics_are_of_the_microbatches_that_have_examples():

@@ -152,14 +152,6 @@ def test_max_memory_divides_what_would_stay():
     plan_of(max_memory=dict.fromkeys(limits, "1KB"))
 
 
-def test_a_batch_size_that_nobody_gave_is_told():
-  plan = plan_of("dense", batch_size=None)
-  assert " per training step of 32 examples " in plan.message
-  (note,) = [note for note in plan.notes if "default of 32 examples" in note]
-  assert "batch_size" in note
-  assert "default of 32" not in str(plan_of("dense", batch_size=32))
-
-
 def test_sequences_of_any_length_are_planned_with_a_sample():
   def build():
     keras.utils.set_random_seed(7)
@@ -222,21 +214,3 @@ def test_a_plan_goes_on_where_a_device_is_gone(tmp_path):
     )
     assert set(plan.devices) <= set(CPUS[:2])
     assert len(plan.assignments) == len(old.assignments)
-
-
-@pytest.mark.parametrize(
-  ("options", "said"),
-  [
-    ({"strategy": "heft"}, "annealing, ordered and auto can"),
-    ({"microbatches": "auto"}, "init_placement is of a step"),
-    ({"init_placement": {}}, "a placement is a Plan"),
-    (
-      {"init_placement": {"order": "zz", "assignments": {"x": CPUS[0]}}},
-      "order: 'zz' is not one of arrival, rank",
-    ),
-  ],
-)
-def test_a_start_is_for_searches_and_one_split(options, said):
-  given = {"strategy": "auto", "init_placement": {"x": CPUS[0]}, **options}
-  with pytest.raises(TfplaceError, match=said):
-    plan_of(**given)

@@ -27,28 +27,11 @@ def positions(x):
   return x + 0.1 * tf.cast(tf.range(length), tf.float32)
 
 
-def routed(x):
-  """Computes rows by one of two experts, which are chosen by the data."""
-  expert = tf.cast(x[:, 0] > 0, tf.int32)
-  parts = tf.dynamic_partition(x, expert, 2)
-  rows = tf.dynamic_partition(tf.range(tf.shape(x)[0]), expert, 2)
-  return tf.reshape(
-    tf.dynamic_stitch(rows, [2.0 * parts[0], tf.tanh(parts[1])]), tf.shape(x)
-  )
-
-
 def grouped(x):
   """Adds the means of rows of equal classes."""
   known, group = tf.unique(tf.cast(tf.round(x[:, 0]), tf.int32))
   means = tf.math.unsorted_segment_mean(x, group, tf.size(known))
   return x + tf.gather(means, group)
-
-
-def suppressed(x):
-  """Adds the best of overlapping boxes."""
-  boxes = tf.stop_gradient(x)
-  best = tf.image.non_max_suppression(boxes, boxes[:, 0], 2)
-  return x + tf.reduce_mean(tf.gather(x, best), 0, keepdims=True)
 
 
 def randomized(x):
@@ -62,8 +45,7 @@ def fixed(x):
 
 
 LAYERS = {
-  f.__name__: f
-  for f in (spline, positions, routed, grouped, suppressed, randomized, fixed)
+  f.__name__: f for f in (spline, positions, grouped, randomized, fixed)
 }
 
 
@@ -114,11 +96,7 @@ def placed(kind, is_given):
     slow("spline", True, "TridiagonalSolve of layer 'refused': Current"),
     ("positions", False, "Range of layer 'refused'.\n"),
     ("positions", True, "Range of layer 'refused': a shape is not known"),
-    slow("routed", False, ""),
-    ("routed", True, ""),
     ("grouped", False, "Unique of layer 'refused'.\n"),
-    slow("suppressed", True, ""),
-    slow("suppressed", False, ""),
     ("randomized", False, "StatelessRandomGammaV3 of layer 'refused'.\n"),
   ],
 )

@@ -11,7 +11,6 @@ from tests.testing import placed_models as at
 from tfplace.bin import place
 from tfplace.errors import ApplyError
 from tfplace.extraction.functions import trace_saved_model
-from tfplace.extraction.safety import safe_loading
 from tfplace.formats import results, save_cluster
 from tfplace.graph import Placement
 from tfplace.keras import write_placed_saved_model
@@ -76,26 +75,6 @@ def test_it_serves_the_same_outputs_on_the_planned_devices(kind, tmp_path):
   assert {v.device for v in loaded.variables} == {CPUS[0]}
   for node, planned in at.planned_ops(ran, placement):
     assert node.device == planned or node.type == "ReadVariableOp", node
-
-
-def test_nodes_of_the_files_functions_name_planned_devices(tmp_path):
-  source = _export("two_inputs", tmp_path)
-  placement, output = _place(source)
-  written = safe_loading.read(str(output)).meta_graphs[0]
-  fields = {
-    node.name: node.device
-    for function in written.graph_def.library.function
-    for node in function.node_def
-    if node.op == "MatMul"
-  }
-  planned = placement.assignments
-  assert len(fields) == 3
-  assert fields == {name: planned[name] for name in fields}
-  # Three kernels and three biases, in the graph that Serving loads.
-  handles = [n for n in written.graph_def.node if n.op == "VarHandleOp"]
-  wanted = [d for n, d in planned.items() if n in at.handles(placement)]
-  assert len(wanted) == 6
-  assert sorted(n.device for n in handles if n.device) == sorted(wanted)
 
 
 class Words(tf.Module):

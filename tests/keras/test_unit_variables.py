@@ -67,26 +67,3 @@ def test_calls_read_and_write_variables_in_program_order(seed):
   assert sum("Variable" in kind for kind in calls) < 0.7 * sum(
     "Variable" in kind for kind in ops
   )
-
-
-def test_values_of_variables_are_sent_to_a_device_once():
-  variable = tf.Variable(3.0)
-
-  @tf.function(autograph=False)
-  def step():
-    graph = tf.compat.v1.get_default_graph()
-    with tf.device(DEVICES[1]):
-      result = variable.read_value() * 2.0 + variable.read_value() * 3.0
-    variable.assign_add(1.0)
-    for op in graph.get_operations():
-      if op.type == "ReadVariableOp":
-        op._set_device(variable.device)
-    later = op_order.program_order(graph.get_operations())
-    _, (result,), _ = unit_calls.compile_units(
-      graph, lambda op: None, results=[result], later=later, turn_of={}.get
-    )
-    return result
-
-  assert step().numpy() == 15 and step().numpy() == 20
-  ops = step.get_concrete_function().graph.get_operations()
-  assert [op.type for op in ops].count("ReadVariableOp") == 1

@@ -45,17 +45,6 @@ def test_scattered_placements_move_less_and_less(problem):
   assert ((rows[2] != 0) <= (rows[0] != 0)).all()
 
 
-def test_devices_take_turns_in_the_order_of_the_graph(problem):
-  # 30 steps of 4 chains: the second device has the last 15 steps.
-  assert (
-    placements.round_robin(problem, (0, 1), 2).tolist() == [0] * 60 + [1] * 60
-  )
-  # Eight runs of 15 ops, on the devices in turn.
-  eight = placements.round_robin(problem, (0, 1), 8)
-  assert eight.tolist() == ([0] * 15 + [1] * 15) * 4
-  assert placements.round_robin(problem, (1,), 3).tolist() == [1] * 120
-
-
 def test_every_op_is_allowed_where_it_is():
   mixed = chains("GPU", "CPU")
   at_home = placements.home_devices(mixed)[mixed.group_of]

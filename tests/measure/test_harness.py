@@ -115,35 +115,3 @@ def test_profile_and_calibration_are_bounded_and_tell(workers, trained):
   assert timed.cluster.links[0].extra["fitted"]
   assert "profiling: placement 1 of 1, the traced steps" in said
   assert said[-1].startswith("calibrating: placement ")
-
-
-@pytest.mark.parametrize(
-  ("seconds", "ran"),
-  [
-    # Each turn takes 1 s. 9 s: warm-up until 3, timed until 6, traced until 9;
-    # a turn that begins at the end of a phase still runs.
-    (9.0, (4, 3, 3)),
-    # Nothing is left: one timed and one traced step, no warm-up.
-    (-1.0, (0, 1, 1)),
-    (math.inf, (5, 10, 6)),
-  ],
-)
-def test_phases_end_by_their_share_of_the_seconds(seconds, ran, monkeypatch):
-  from tfplace.measure.session import messages, session
-
-  now = 0.0
-  monkeypatch.setattr(session.time, "perf_counter", lambda: now)
-  request = messages.StepRequest(b"", (), (), (), (), 5, 10, 6, 99.0, seconds)
-  clock = session._Clock(request)
-  found = []
-  for count, share, least in (
-    (5, 1 / 3, (1, 0)),
-    (10, 2 / 3, (3, 1)),
-    (6, 1.0, (1, 1)),
-  ):
-    found.append(0)
-    at_least, hurried = least
-    for _ in clock.repeat(count, share, at_least=at_least, hurried=hurried):
-      found[-1] += 1
-      now += 1.0
-  assert tuple(found) == ran

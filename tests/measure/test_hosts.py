@@ -1,30 +1,21 @@
 """Several workers of tfplace-worker: measured on, lost, and found again."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import time
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.testing.harnesses import harness_of, when_stepping
 from tests.testing.patience import patiently
 from tests.testing.served_workers import serving, write_hosts
 from tests.testing.slow import SLOW
 from tests.testing.traced_steps import run_steps
-from tfplace.bin import place
-from tfplace.cost import op_graph
 from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import feed_values
-from tfplace.graph.problem import Problem
-from tfplace.measure.calibrate.profiling import profile
 from tfplace.measure.cluster import open_cluster
 from tfplace.measure.local import host
-from tfplace.measure.remote import hosts as hosts_lib
 from tfplace.measure.remote import workers
 from tfplace.measure.remote.hosts import HostCluster, handshake
 from tfplace.measure.remote.workers import Handshake, read_handshake
@@ -110,22 +101,6 @@ def test_split_step_computes_the_losses_of_a_local_session(hosts, trained):
   assert {name for name, d in ran.items() if d == CPU_1} == {"y", "grad"}
 
 
-def test_each_kind_of_host_is_profiled(live, trained):
-  graph = op_graph(trained.traced, live.cluster)
-  problem = Problem(graph, live.cluster)
-  found = (
-    patiently(  # On a busy host, a request may seem to take all of a step.
-      lambda: profile(problem, trained.traced, live.runtime, steps=2),
-      lambda found: all(times["y"] > 0 for times in found.times_us.values()),
-    )
-  )
-  assert set(found.times_us) == {"CPU", "CPU-old"}
-  for times in found.times_us.values():
-    assert set(times) == set(graph.names)
-    assert 0 < times["y"] < np.inf
-  assert live.runtime.starting_us(CPU_0) == 0
-
-
 @SLOW
 def test_killed_worker_is_named_and_its_successor_measured_on(
   served, hosts, trained
@@ -171,21 +146,6 @@ def refusal(tmp_path, address, served):
   return str(info.value)
 
 
-def test_a_worker_that_is_not_there_is_named_in_time(
-  tmp_path, served, monkeypatch
-):
-  monkeypatch.setattr(hosts_lib, "_RETURN_S", 1200.0)
-  with socket.socket() as bound:  # it does not listen
-    bound.bind(("127.0.0.1", 0))
-    address = f"127.0.0.1:{bound.getsockname()[1]}"
-    began = time.monotonic()
-    said = refusal(tmp_path, address, served)
-  assert time.monotonic() - began < 600  # not awaited
-  assert (
-    said == f"worker 'x' at {address} cannot be reached: Connection refused"
-  )
-
-
 def test_two_addresses_of_one_worker_are_refused(tmp_path, served):
   port = served[0].port
   addresses = {"x": f"127.0.0.1:{port}", "y": f"localhost:{port}"}
@@ -197,43 +157,6 @@ def test_two_addresses_of_one_worker_are_refused(tmp_path, served):
     HostCluster(workers.load_hosts(path)),
   ):
     pass
-
-
-def test_the_command_places_and_measures_on_hosts(path, tmp_path, capsys):
-  model = tmp_path / "two.pb"
-  graph = tf.Graph()
-  with graph.as_default():
-    # Long enough to be told from the way to the workers and back.
-    squares = [tf.random.normal((192, 192)) for _ in range(2)]
-    ends = [tf.reduce_mean(tf.matmul(x, x)) for x in squares]
-    tf.add(*ends, name="sum")
-  model.write_bytes(graph.as_graph_def().SerializeToString())
-  arguments = [f"--graph_def={model}", f"--cluster={path}", "--measure"]
-  assert place.run([*arguments, "--strategy=heft", "--json"]) == 0
-  told = json.loads(capsys.readouterr().out.splitlines()[-1])
-  assert told["source"] == "measured"
-  assert 0 < told["step_time_us"] < np.inf
-  assert set(told["busy_us"]) == {CPU_0, CPU_1}
-
-
-@SLOW
-def test_a_worker_that_stays_away_is_awaited_once(
-  tmp_path, monkeypatch, trained
-):
-  monkeypatch.setattr(hosts_lib, "_RETURN_S", 1.0)
-  with serving(("127.0.0.1:0",)) as (only,):
-    path = write_hosts(tmp_path / "h.json", {"x": only.address})
-    with HostCluster(workers.load_hosts(path)) as cluster:
-      harness = harness_of(cluster, trained, steps=1)
-      assert harness.evaluate(trained.on({}))[0].feasible
-      only.end()
-      rows = np.repeat(trained.on({}), 4, axis=0)
-      began = time.monotonic()
-      found = harness.evaluate(rows)
-      assert time.monotonic() - began < 30
-  assert found[0].extra["error_kind"] == "died"
-  for failed in found:
-    assert f"worker 'x' at {only.address} cannot" in failed.extra["error"]
 
 
 def test_a_worker_of_another_tensorflow_is_refused(tmp_path, served):

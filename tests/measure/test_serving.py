@@ -69,18 +69,10 @@ def test_a_taken_port_is_one_line(capsys):
   assert f"127.0.0.1 port {port}: Address already in use" in errors[0]
 
 
-@pytest.mark.parametrize(
-  ("bind", "said"),
-  [
-    ("2222", "'2222' is not of the form host:port"),
-    ("no.such.invalid:2222", "host 'no.such.invalid' has no address"),
-  ],
-)
-def test_a_bad_address_is_one_line(bind, said, capsys):
-  assert worker.run([f"--bind={bind}"]) == 1
-  errors = capsys.readouterr().err.splitlines()
-  assert len(errors) == 1
-  assert said in errors[0]
+def test_a_bad_address_is_one_line(capsys):
+  assert worker.run(["--bind=no.such.invalid:2222"]) == 1
+  (error,) = capsys.readouterr().err.splitlines()
+  assert "host 'no.such.invalid' has no address" in error
 
 
 def test_beyond_loopback_it_warns_first(capsys):

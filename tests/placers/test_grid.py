@@ -234,21 +234,6 @@ def test_stages_get_layers_by_speed():
   assert layers == [4, 2, 4]
 
 
-def test_stages_get_layers_by_memory():
-  # Variables of 10,000 bytes in 6 layers: 15,000 bytes hold one of them.
-  graph, at = step(kinds=["GPU"], layers=6, microbatches=2, weight=10_000.0)
-  graph = dataclasses.replace(
-    graph, output_bytes=np.zeros_like(graph.output_bytes)
-  )
-  memories = [15_000.0, np.inf]
-  result = placed("pipeline", graph, unequal(["GPU", "GPU"], memories))
-  where = result.placement.devices
-  assert result.evaluation.feasible
-  layers = [where[at["forward", 0, j]] for j in range(6)]
-  assert layers.count(0) == 1
-  assert len({*itertools.pairwise(layers)}) <= 3  # still two stages
-
-
 @pytest.mark.parametrize("layers", [4, 6])
 def test_a_hybrid_groups_alike_devices(layers):
   graph, at = step(layers=layers, microbatches=6)

@@ -52,41 +52,6 @@ def test_nmt_layers_share_devices_by_depth():
   assert list(on_three.values()) == [0, 0, 1, 0, 2, 1, 2, 2, 1]
 
 
-def language_model(layer, num_layers):
-  """A step's names and edges; the sum of a layer's gradients has no scope."""
-  forward = [f"lm/step_0/{layer}_{i}/MatMul" for i in range(num_layers)]
-  names = ["lm/embedding/Gather", *forward, "lm/step_0/softmax/MatMul"]
-  back = [f"gradient_tape/{name}" for name in reversed(names)]
-  sums = [f"AddN_{i}" for i in range(num_layers)]
-  updates = [f"adam/Mul_{i}" for i in range(num_layers)]
-  edges = list(itertools.pairwise([*names, *back]))
-  for i, name in enumerate(forward):
-    edges += [(f"gradient_tape/{name}", sums[i]), (sums[i], updates[i])]
-  return [*names, *back, *sums, *updates], edges
-
-
-@pytest.mark.parametrize("layer", ["lstm_layer", "transformer_layer"])
-@pytest.mark.parametrize(
-  ("num_layers", "num_devices", "blocks"),
-  [
-    (2, 2, [0, 1]),
-    (8, 4, [0, 0, 1, 1, 2, 2, 3, 3]),
-    (2, 3, [0, 1]),  # the softmax has the third for itself
-  ],
-)
-def test_language_models_have_contiguous_blocks_of_layers(
-  layer, num_layers, num_devices, blocks
-):
-  at = expert(*language_model(layer, num_layers), num_devices)
-  for i, block in enumerate(blocks):
-    name = f"lm/step_0/{layer}_{i}/MatMul"
-    assert at[name] == at[f"gradient_tape/{name}"] == block
-    assert at[f"AddN_{i}"] == at[f"adam/Mul_{i}"] == block
-  for of in ("", "gradient_tape/"):
-    assert at[f"{of}lm/embedding/Gather"] == 0
-    assert at[f"{of}lm/step_0/softmax/MatMul"] == num_devices - 1
-
-
 def test_inception_is_cut_between_cells_only():
   # Two branches of a cell that the topological order interleaves; each cell
   # is half of the work.

@@ -12,10 +12,7 @@ from tfplace.graph import OpSpec, build_graph
 from tfplace.graph.cluster import with_max_memory
 from tfplace.hardware.hardware import GPUS
 from tfplace.hardware.presets import cluster_preset
-from tfplace.plan import estimate
-from tfplace.plan.config import PlanConfig
 from tfplace.plan.estimate import batch, cards, fits
-from tfplace.plan.source import ModelSource, open_source
 
 
 def dense(compiled=True, dtype=None):
@@ -141,30 +138,6 @@ def test_recomputation_lets_one_device_hold_a_deep_step():
   assert found.step_time_us > card.step_time_us
 
 
-def test_microbatches_are_traced_until_every_card_holds_the_step(monkeypatch):
-  model = chain(6)
-  options = {"batch_size": 2048, "compile": "none"}
-  whole = tfplace.estimate(model, cluster(1e9), **options).steps[0]
-  counts, real = [], ModelSource.trace
-
-  def trace(self, variant, **others):
-    counts.append(variant.count)
-    return real(self, variant, **others)
-
-  monkeypatch.setattr(ModelSource, "trace", trace)
-  rows = [
-    cards.cluster_card(cluster(share * whole.peak.num_bytes))
-    for share in (0.7, 0.5)
-  ]
-  source = open_source(model, batch_size=2048).loaded()
-  config = PlanConfig(**options)
-  (step,) = estimate.estimate_steps(source, rows, config).steps
-  # Whole, recomputed, in 2, which the first card holds, and in 4.
-  assert counts == [1, 1, 2, 4]
-  found = [card.smallest_of("microbatches") for card in step.cards]
-  assert [fit.microbatches for fit in found] == [2, 4]
-
-
 def test_host_memory_does_not_make_a_step_fit():
   graph = build_graph(
     "g",
@@ -254,10 +227,7 @@ def test_subclass_without_configuration_keeps_its_precision():
 @pytest.mark.parametrize(
   "arguments, words",
   [
-    ({"batch_size": 0}, "batch_size is 0"),
-    ({"cluster": "v101x2"}, "unknown cluster preset 'v101x2'"),
     ({"precisions": ["half"]}, "unknown precision 'half'; choose from float32"),
-    ({"costs": "magic"}, "unknown cost model 'magic'"),
     ({"sizes": {"x": 1}}, "sizes"),
     ({"model": 3}, "model is a int"),
   ],
@@ -266,8 +236,3 @@ def test_error_names_value_and_choices(arguments, words):
   given = {"model": dense(), **arguments}
   with pytest.raises(TfplaceError, match=words):
     tfplace.estimate(given.pop("model"), **given)
-
-
-def test_card_is_the_gpu_even_if_the_host_is_faster():
-  graph = build_graph("g", [OpSpec("a", "X", {"GPU": 9.0, "CPU": 1.0})], [])
-  assert cards.main_kind(graph, cluster_preset("v100x1")) == "GPU"

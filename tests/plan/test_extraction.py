@@ -11,10 +11,8 @@ import tensorflow as tf
 import tfplace
 from tfplace import cost
 from tfplace.bin import extract as extract_command
-from tfplace.cost import registry
 from tfplace.formats.graph import graph_to_json
 from tfplace.graph.microbatches import WHOLE
-from tfplace.graph.protocols import OpCosts
 from tfplace.hardware.presets import cluster_preset
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.graph_cache import GraphCache
@@ -159,37 +157,3 @@ def test_keras_names_start_anew_inside_and_go_on_outside():
       names = [keras.layers.Dense(1).name for _ in range(2)]
     assert names == ["dense", "dense_1"]
   assert keras.layers.Dense(1).name == f"dense_{last + 1}"
-
-
-class DoubleCosts:
-  """Each op takes 2 us."""
-
-  name = "double"
-
-  def op_costs(self, step):
-    return OpCosts(dict.fromkeys(step.hardware, np.full(step.graph.num_ops, 2)))
-
-
-def test_cost_models_are_named_by_a_flag(
-  graph_def_file, tmp_path, monkeypatch, capsys
-):
-  models = {**registry.COST_MODELS, "double": f"{__name__}:DoubleCosts"}
-  monkeypatch.setattr(registry, "COST_MODELS", models)
-  out, cache = tmp_path / "g.json", tmp_path / "cache"
-  source = [f"--graph_def={graph_def_file}", f"--output={out}"]
-  source += [f"--graph_cache_dir={cache}"]
-  totals = []
-  for costs in ("grappler", "double", "double"):
-    assert extract_command.run([*source, f"--costs={costs}"]) == 0
-    graph = tfplace.load_graph(out)
-    assert graph.extra["costs"] == costs
-    totals.append(graph.time_us["GPU"].sum())
-  assert totals[1] == totals[2] == 2 * graph.num_ops != totals[0]
-  assert len(entries(cache)) == 2
-  refusals = {
-    "guess": "unknown cost model 'guess'; choose one of grappler",
-    "measured": "--costs=measured needs running devices",
-  }
-  for costs, refusal in refusals.items():
-    assert extract_command.run([*source, f"--costs={costs}"]) == 1
-    assert refusal in capsys.readouterr().err

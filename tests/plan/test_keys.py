@@ -43,6 +43,8 @@ CHANGES = [
   {"batch_size": None},
   {"training": False},
   {"sizes": {"length": 4}},
+  {"costs": "grappler"},
+  {"compile_units": True},
   {"variant": VariantConfig(2)},
   {"variant": VariantConfig(2, sizes=(5, 3))},
   {"variant": VariantConfig(1, None, True)},

@@ -206,21 +206,6 @@ def test_the_headline_counts_devices_that_work():
   assert any("1 GPU does no work" in note for note in plan.notes)
 
 
-HINT = "Planning with microbatches='auto' may keep more devices busy."
-
-
-@pytest.mark.parametrize(
-  ("step", "config", "is_told"),
-  [
-    (BesideCpu(devices=2), CONFIG, True),
-    (BesideCpu(devices=2), dataclasses.replace(CONFIG, strategy="heft"), False),
-    (BesideCpu(devices=1), CONFIG, False),
-  ],
-)
-def test_idle_devices_suggest_microbatches(step, config, is_told):
-  assert (HINT in make_plan(step, config).notes) == is_told
-
-
 def measured(slower, step=None):
   """The choice where a split step takes `slower` times as predicted."""
   step = step or Step()

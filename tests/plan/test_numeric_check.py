@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
+from tests.testing.microbatched import Own
 from tests.testing.traced_steps import run_steps
 from tfplace import cost
 from tfplace.errors import ExtractionError
@@ -25,15 +26,6 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 6)).astype("float32")
 Y = RNG.normal(size=(8, 3)).astype("float32")
 TOKENS = RNG.integers(0, 11, size=(8, 5)).astype("int32")
-
-
-class Own(layers.Layer):
-  def __init__(self, function):
-    super().__init__(name="own")
-    self.function = function
-
-  def call(self, x):
-    return self.function(x)
 
 
 def dense(function=lambda h: h, loss="mse", metrics=(), optimizer="sgd"):
@@ -86,19 +78,6 @@ def convolutions():
   return model
 
 
-def recurrent():
-  model = keras.Sequential(
-    [
-      keras.Input((5,), dtype="int32"),
-      layers.Embedding(11, 4, mask_zero=True),
-      layers.LSTM(4),
-      layers.Dense(3),
-    ]
-  )
-  model.compile("adam", "mse", jit_compile=False)
-  return model
-
-
 @pytest.fixture
 def mixed():
   """Half precision as the dtype policy of new layers."""
@@ -138,7 +117,6 @@ def unexamined(monkeypatch):
 CORRECT = {
   "convolutions": (convolutions, X, 3),
   "transformer": (transformer, TOKENS, 4),
-  "recurrent": (recurrent, TOKENS, 2),
 }
 
 

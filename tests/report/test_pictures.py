@@ -162,12 +162,3 @@ def test_timeline_draws_ops_messages_transfers_and_the_path():
   assert legend == [
     *("MatMul", "Relu", "send, receive", "transfers", "critical path")
   ]
-
-
-def test_an_empty_graph_has_a_trace_and_a_timeline(tmp_path):
-  cluster = Cluster("c", (Device("d", "GPU"),))
-  problem = Problem(build_graph("g", [], []), cluster)
-  placement = Placement(problem, np.zeros(0, np.int32))
-  trace.save_trace(placement, tmp_path / "t.json")
-  timeline.save_timeline(placement, tmp_path / "t.png")
-  assert "traceEvents" in json.loads((tmp_path / "t.json").read_text())

@@ -8,8 +8,7 @@ from tfplace.graph.evaluation import Evaluation, Result
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.hardware.presets import cluster_preset
-from tfplace.report.rows import named_devices, short_names
+from tfplace.report.rows import short_names
 from tfplace.report.table import results_table
 
 
@@ -30,17 +29,6 @@ def result(strategy, step_time_us, feasible=True, num_devices=2):
   )
   placement = Placement(problem, np.zeros(1, np.int32))
   return Result(strategy, placement, evaluation, (), 1.234, 5)
-
-
-def test_devices_of_several_kinds_are_named_with_them():
-  assert named_devices(cluster_preset("1*v100x1+a100x1")) == [
-    "task:0/GPU:0 (v100)",
-    "task:0/CPU:0 (dgx-1)",
-    "task:1/GPU:0 (a100)",
-    "task:1/CPU:0 (dgx-a100)",
-  ]
-  names = named_devices(cluster_preset("v100x1+p100x1"))
-  assert names == ["GPU:0 (v100)", "GPU:1 (p100)", "CPU:0"]
 
 
 def test_rows_compare_with_single_and_with_the_bound():

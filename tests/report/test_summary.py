@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.testing import placed_graphs, problems
-from tfplace.graph import Placement, Problem
-from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph import Problem
 from tfplace.report import summary
 from tfplace.simulate import Simulator
 
@@ -81,20 +80,3 @@ def test_devices_have_microbatches_or_layers(
 ):
   step = placed_graphs.split_step([4.0] * layers, microbatches, device_of)
   assert sorted(contents_of(step)) == sorted(contents)
-
-
-def test_a_device_that_only_updates_says_so():
-  # A layer with its gradient on one device, and Adam's arithmetic on another.
-  us = {"GPU": 4.0}
-  ops = [
-    OpSpec("net/dense/w", "VarHandleOp", {"GPU": 0.0}, [8.0], 8.0, 0.0, "w"),
-    OpSpec("net/dense/MatMul", "MatMul", us, [8.0], layer="net/dense"),
-    OpSpec("gradient_tape/net/dense/MatMul", "MatMul", us, [8.0]),
-    OpSpec("adam/dense/mul/Mul", "Mul", us, [8.0], layer="net/dense"),
-    OpSpec("net/dense/Assign", "AssignSubVariableOp", us, colocation="w"),
-    OpSpec("adam/Pow", "Pow", us, [8.0]),
-  ]
-  edges = [(0, 0, 1), (1, 0, 2), (2, 0, 3), (3, 0, 4), (5, 0, 4)]
-  problem = Problem(build_graph("net", ops, edges), problems.cluster([64] * 3))
-  placement = Placement(problem, np.array([1, 0, 0, 1, 1, 2], np.int32))
-  assert contents_of(placement) == ["dense", "updates of dense", "updates"]

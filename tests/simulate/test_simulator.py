@@ -60,15 +60,6 @@ def test_evaluate_names_what_is_wrong(devices, named):
   assert all(name in str(error.value) for name in named), error.value
 
 
-@pytest.mark.parametrize(
-  "placements",
-  [np.zeros(4, np.int32), np.zeros((1, 4)), np.zeros((1, 1, 4), int)],
-)
-def test_evaluate_refuses_what_is_not_a_batch_of_integers(placements):
-  with pytest.raises(PlacementError, match="integers of shape"):
-    Simulator(line()).evaluate(placements)
-
-
 def test_run_gives_infinity_where_evaluate_would_raise():
   result = Simulator(line()).run(
     np.array([[2, 1, 0, 0], [0, 2, 0, 0], [0, 1, 0, 0]])
@@ -158,13 +149,6 @@ def test_names_do_not_matter():
   assert all(
     np.array_equal(a, e) for a, e in zip(actual, expected, strict=True)
   )
-
-
-def test_a_graph_without_ops_takes_no_time():
-  problem = Problem(build_graph("g", [], []), line().cluster)
-  (result,) = Simulator(problem).evaluate(np.zeros((1, 0), np.int32))
-  assert result.step_time_us == 0.0 and result.feasible
-  assert set(result.peak_memory_bytes.values()) == {0.0}
 
 
 def test_no_place_for_compiled_code_is_a_warning(monkeypatch, caplog):

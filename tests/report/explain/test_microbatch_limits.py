@@ -8,7 +8,6 @@ import pytest
 from tests.testing import placed_graphs
 from tests.testing.random_problems import costly_case, random_case
 from tfplace.graph import phases
-from tfplace.graph.cluster import Cluster, Device, Link
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.report import parallelism
@@ -90,26 +89,6 @@ def test_largest_limit_by_hand(arguments, options, step_us, name, gain_us):
     assert report.devices[1].forward_us == 36
 
 
-def test_a_host_with_an_odd_op_does_not_count_as_idle():
-  # One short op of the two microbatches is on a device of another kind.
-  placement = placed_graphs.split_step([10.0, 0.1], 2, by_microbatch)
-  graph, cluster = placement.problem.graph, placement.problem.cluster
-  us = {kind: graph.time_us["GPU"] for kind in ("GPU", "CPU")}
-  names = [device.name for device in cluster.devices]
-  ends = [(a, "host") for a in names] + [("host", a) for a in names]
-  links = (*cluster.links, *(Link(a, b, 1e9) for a, b in ends))
-  both = (*cluster.devices, Device("host", "CPU"))
-  devices = placement.devices.copy()
-  devices[graph.index["microbatch_0/net/layer_1/MatMul"]] = 2
-  graph = dataclasses.replace(graph, time_us=us)
-  problem = Problem(graph, Cluster("with host", both, links))
-  _, report = report_of(Placement(problem, devices))
-  # They compute 20.1 and 20.2 of 20.2, and only the first waits, for 0.1.
-  assert report.bubble == pytest.approx(0.1 / 40.4)
-  waits = {limit.name: limit.gain_us for limit in report.limits}
-  assert waits[limits.FILL] <= 0.1
-
-
 @pytest.mark.parametrize(
   "device_of, layers, microbatches, pattern, groups",
   [
@@ -139,17 +118,6 @@ def test_pattern_is_found_in_the_placement(
   found = found_in(step)
   assert (found.pattern, found.followed) == (pattern, 1)
   assert list(found.groups) == groups
-
-
-def test_odd_ops_do_not_hide_data_parallelism():
-  placement = placed_graphs.split_step([4.0] * 20, 4, by_microbatch)
-  devices = placement.devices.copy()
-  devices[np.flatnonzero(placement.problem.graph.microbatch == 1)[:3]] = 2
-  found = found_in(Placement(placement.problem, devices))
-  assert found.pattern == parallelism.DATA_PARALLEL
-  # 3 of the 40 ops of microbatch 1, 4 us each, are elsewhere.
-  assert found.time_us[1].tolist()[:4] == [0, 148, 12, 0]
-  assert found.followed == pytest.approx(157 / 160)
 
 
 @pytest.mark.parametrize("count, followed", [(1, 0.95), (4, 0.8)])

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.testing.eager import run_eagerly
 from tests.testing.policy_problems import gpus, problem_of, random_graph
-from tests.testing.slow import SLOW, TRAINING_SEEDS, slow
+from tests.testing.slow import TRAINING_SEEDS, slow
 from tfplace import Simulator
 from tfplace.graph.budget import Budget
 from tfplace.learned import policies
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import decode
-from tfplace.learned.ordered.placer import Pass, single_gains
+from tfplace.learned.ordered.placer import Pass
 from tfplace.placers.tracker import Tracker
 from tfplace.training import export
 from tfplace.training.config import TrainConfig
@@ -111,40 +110,6 @@ def test_the_decoder_takes_what_is_most_probable():
   chosen = logits[np.arange(shape[0]), samples.choices[0]]
   np.testing.assert_allclose(chosen, logits.max(axis=1), atol=1e-3)
   assert len(set(samples.choices[0].tolist())) > 1
-
-
-@SLOW
-def test_imitation_learns_which_single_changes_gain(monkeypatch):
-  monkeypatch.setattr(ordered_learner, "_GAIN", 0.02)
-  tasks = []
-  for seed in range(5):
-    problem = problem_of(random_graph(40, seed), gpus(3))
-    base = np.random.default_rng(seed).integers(0, 3, 40).astype(np.int32)
-    tasks.append(task_of(problem, base[group_decisions(problem).decision_of]))
-  learner = learner_of("ordered", tasks[:4])
-  learner.imitation_optimizer.learning_rate = 5e-3
-  before = share_of_gains(learner, tasks[4])
-  for step in range(320):
-    learner.imitate(step % 4)
-  # On a graph that it has not seen, too.
-  assert share_of_gains(learner, tasks[4]) > max(0.6, before + 0.2)
-
-
-def share_of_gains(learner, task):
-  """Gain of the 8 changes that are rated best over that of the 8 best."""
-  decisions, base_us = task.decisions, task.baseline_us
-  with run_eagerly():
-    fresh = learner_of("ordered", [task])
-    fresh.set_weights(learner.policy.variables)
-    rated = single_gains(fresh._tables[0], fresh._head(0))
-  gains = np.zeros(rated.shape)
-  for decision, device in np.ndindex(*rated.shape):
-    choices = decisions.base_choices.copy()
-    choices[decision] = device
-    us = task.evaluator.step_times(decisions.to_devices(choices)[None])[0]
-    gains[decision, device] = max(0.0, np.log(base_us / us))
-  best = np.argsort(-rated, axis=None)[:8]
-  return gains.ravel()[best].sum() / np.sort(gains, axis=None)[-8:].sum()
 
 
 @pytest.mark.usefixtures("eagerly")
