@@ -63,21 +63,6 @@ def tfplace_imports(code):
   return found
 
 
-@pytest.mark.parametrize(
-  "code, layers",
-  [
-    ("from tfplace import plan, errors", {"plan", "errors"}),
-    ("def f():\n  import tfplace.plan.plan as p", {"plan"}),
-    ("importlib.import_module('tfplace.plan.plan')", {"plan"}),
-    ("HOME = 'tfplace.plan.plan:Plan'", {"plan"}),
-    ("FORMAT = 'tfplace.plan.v1'", set()),
-    ("'Writes tfplace.plan files.'", set()),
-  ],
-)
-def test_imports_are_seen_by_statement_and_by_string(code, layers):
-  assert tfplace_imports(code) == layers
-
-
 @pytest.mark.parametrize("layer", ALLOWED)
 def test_layer_imports_what_the_table_says_and_nothing_else(layer):
   used = set()
@@ -126,6 +111,22 @@ def test_no_module_imports_one_that_imports_it():
   for name in ("placement", "evaluation"):
     imports[f"tfplace.graph.{name}"].remove("tfplace.formats.results")
   graphlib.TopologicalSorter(imports).prepare()  # Or a CycleError.
+
+
+def test_libraries_that_need_keras_2_are_in_one_module():
+  libraries = {"tensorflow_gnn", "tensorflow_probability", "tf_agents"}
+  found = set()
+  for path in PACKAGE.rglob("*.py"):
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+      elif isinstance(node, ast.ImportFrom):
+        names = [node.module or ""]
+      else:
+        continue
+      if libraries & {name.partition(".")[0] for name in names}:
+        found.add(path.relative_to(PACKAGE).as_posix())
+  assert found == {"training/libraries.py"}
 
 
 def test_every_folder_is_a_layer_or_the_commands():

@@ -21,7 +21,6 @@ from tfplace.graph import (
   Problem,
   build_graph,
 )
-from tfplace.hardware.presets import cluster_preset
 
 COMMANDS = (
   *("extract", "place", "simulate", "measure", "train", "explain", "estimate"),
@@ -137,23 +136,6 @@ def test_bounds_are_simple_or_proven(
   assert last_json(capsys)["lower_bound_us"] == 12
   assert simulate.run([*arguments, "--prove"]) == 0
   assert last_json(capsys)["lower_bound_us"] == proven_us > 12
-
-
-def test_placed_graph_def_has_a_device_on_every_node(keras_file, tmp_path):
-  import tensorflow as tf
-
-  path = str(tmp_path / "placed.pb")
-  arguments = [f"--keras_model={keras_file}", "--microbatches=2"]
-  arguments += ["--cluster=k80x2", "--strategy=blocks", "--batch_size=65536"]
-  assert place.run([*arguments, f"--output_graph_def={path}"]) == 0
-  graph_def = tf.compat.v1.GraphDef()
-  with open(path, "rb") as file:
-    graph_def.ParseFromString(file.read())
-  known = {device.name for device in cluster_preset("k80x2").devices}
-  assert {node.device for node in graph_def.node} <= known
-  assert len({node.device for node in graph_def.node}) == 2
-  scopes = {node.name.partition("/")[0] for node in graph_def.node}
-  assert "microbatch_1" in scopes
 
 
 @pytest.fixture(scope="module")

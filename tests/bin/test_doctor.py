@@ -82,15 +82,6 @@ def test_a_placed_step_that_differs_is_broken(facts, problem, examined):
   assert data["self_test"]["passed"] is False
 
 
-@pytest.mark.parametrize("name", ["numpy", "tensorflow"])
-def test_a_library_that_fails_on_import_is_named_once(name, examined):
-  about = {"stage": f"importing {name}", "failure": "failed with Boom: x"}
-  code, (finding,), _ = examined(**about, losses=[])
-  assert code == 1
-  assert finding["problem"].startswith(f"{name} cannot be imported")
-  assert "pip install --force-reinstall" in finding["way_out"]
-
-
 def test_a_library_that_ends_the_process_is_found(monkeypatch, tmp_path):
   (tmp_path / "tensorflow.py").write_text("import os\nos.abort()\n")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -163,14 +154,3 @@ def test_gpus_that_share_launch_threads_are_noted(examined, monkeypatch):
   assert "TF_GPU_THREAD_MODE=gpu_private" in finding["way_out"]
   monkeypatch.setenv("TF_GPU_THREAD_MODE", "gpu_private")
   assert examined(gpus=["NVIDIA H200"] * 2)[1] == []
-
-
-def test_requirements_of_another_python_are_left_out(examined, monkeypatch):
-  wanted = [
-    *metadata.requires("tfplace"),
-    "unknown-library>=1; python_version < '3' and extra == 'train'",
-  ]
-  monkeypatch.setattr(metadata, "requires", lambda _: wanted)
-  code, findings, data = examined()
-  assert (code, findings) == (0, [])
-  assert "unknown-library" not in data["libraries"]

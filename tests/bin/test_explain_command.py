@@ -18,12 +18,12 @@ from tfplace.graph import (
 )
 
 
-def chain_files(tmp_path, microbatches=(None, None)):
+@pytest.fixture
+def files(tmp_path):
   """A chain of two ops on two devices, as files: 2 + 3 + 0.5 + 1 us."""
-  first, second = microbatches
   ops = [
-    OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0], microbatch=first),
-    OpSpec("m/y/b", "Relu", {"GPU": 1.0}, microbatch=second),
+    OpSpec("m/x/a", "MatMul", {"GPU": 2.0}, [6.0], microbatch=0),
+    OpSpec("m/y/b", "Relu", {"GPU": 1.0}, microbatch=1),
   ]
   graph = build_graph("chain", ops, [(0, 0, 1)])
   devices = (Device("g0", "GPU"), Device("g1", "GPU"))
@@ -40,11 +40,6 @@ def chain_files(tmp_path, microbatches=(None, None)):
   ]
 
 
-@pytest.fixture
-def files(tmp_path):
-  return chain_files(tmp_path)
-
-
 def test_tables_say_what_holds_the_step_back(files, capsys):
   assert explain.run(files) == 0
   out = capsys.readouterr().out
@@ -53,6 +48,8 @@ def test_tables_say_what_holds_the_step_back(files, capsys):
     "Critical path by kind",
     "Critical path by device and link",
     "Layers on the critical path",
+    "2 microbatches: data parallel for 100% of the work",
+    "Limits of the microbatched step",
   ):
     assert words in out
 
@@ -62,16 +59,6 @@ def test_json_is_the_only_output_and_has_the_proven_bound(files, capsys):
   data = json.loads(capsys.readouterr().out)
   assert data["step_time_us"] == 6.5
   assert data["lower_bound_us"] == pytest.approx(3)
-
-
-def test_a_split_step_is_explained_by_microbatch(tmp_path, capsys):
-  files = chain_files(tmp_path, (0, 1))
-  assert explain.run(files) == 0
-  out = capsys.readouterr().out
-  assert "2 microbatches: data parallel for 100% of the work" in out
-  assert "Limits of the microbatched step" in out
-  assert explain.run([*files, "--json"]) == 0
-  data = json.loads(capsys.readouterr().out)
   # They compute 2 and 1 of 6.5 us; free links would leave 3.
   assert data["microbatching"]["bubble"] == pytest.approx(1 - 3 / 13)
   assert data["microbatching"]["limits"][0] == {"name": "links", "gain_us": 3.5}

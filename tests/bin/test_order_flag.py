@@ -4,17 +4,16 @@ import json
 
 import pytest
 
-from tests.plan.test_order_of_variants import two_stages
 from tests.testing.command_output import last_json
+from tests.testing.split_steps import two_stages
 from tfplace import formats
 from tfplace.bin import explain, place, simulate
-from tfplace.graph.microbatches import VariantConfig
 
 
 @pytest.fixture
 def stages(tmp_path):
   """Flags of a pipeline of two devices: 13 us by arrival, 11 by rank."""
-  problem = two_stages(VariantConfig(2)).problem
+  problem = two_stages()
   formats.save_graph(problem.graph, tmp_path / "g.json")
   formats.save_cluster(problem.cluster, tmp_path / "c.json")
   return [f"--graph={tmp_path}/g.json", f"--cluster={tmp_path}/c.json"]

@@ -163,22 +163,6 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
   assert os.listdir(tmp_path) == ["tfplace-test"]
 
 
-IMPORTED = """
-import signal
-signal.signal(signal.SIGTERM, signal.SIG_DFL)
-import tfplace.bin.place
-assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-assert signal.set_wakeup_fd(-1) == -1
-"""
-
-
-def test_a_process_that_imports_a_command_keeps_its_handlers(tmp_path):
-  process = started(tmp_path, "-c", IMPORTED)
-  _, err = process.communicate()
-  assert process.returncode == 0, err
-
-
 def test_a_signal_that_the_parent_ignores_stays_ignored(tmp_path):
   program = tmp_path / "tfplace-test"
   program.write_text(PROGRAM.format("time.sleep(1)"))

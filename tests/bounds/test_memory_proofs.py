@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.testing import problems
+from tests.testing import exact, problems
 from tfplace.bounds import check_memory
 from tfplace.errors import InfeasibleError
 from tfplace.graph import Problem
@@ -13,8 +13,7 @@ from tfplace.simulate import Simulator
 @pytest.mark.parametrize("seed", range(15))
 def test_what_is_proven_to_fit_nowhere_fits_nowhere(seed):
   problem = memories_of_all_sizes(seed)
-  batch = Simulator(problem).run(every_placement(problem))
-  runs = np.isfinite(batch.step_time_us)
+  batch = Simulator(problem).run(exact.all_placements(problem))
   memory = problem.cluster.memory_bytes
   over = np.maximum(batch.peak_memory_bytes - memory, 0.0)
   try:
@@ -22,14 +21,7 @@ def test_what_is_proven_to_fit_nowhere_fits_nowhere(seed):
   except InfeasibleError as error:
     assert not batch.feasible.any()
     # So many bytes are lacking at least, whatever the placement.
-    assert 0 < error.num_bytes <= over[runs].sum(axis=1).min() + 1e-6
-
-
-def every_placement(problem):
-  rows = np.array(
-    np.meshgrid(*map(np.flatnonzero, problem.group_allowed))
-  ).reshape(problem.num_groups, -1)
-  return np.ascontiguousarray(rows.T[:, problem.group_of], np.int32)
+    assert 0 < error.num_bytes <= over.sum(axis=1).min() + 1e-6
 
 
 def memories_of_all_sizes(seed):

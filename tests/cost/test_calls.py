@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.testing.traced_steps import step_of
 from tfplace.cost import op_graph
-from tfplace.extraction.traced import TracedStep
 from tfplace.hardware.presets import cluster_preset
 from tfplace.variants.keras_step import trace_keras
 
@@ -12,18 +12,9 @@ SIDE = 256
 MATRIX_BYTES = SIDE * SIDE * 4
 
 
-def _step(function):
-  """A function of one [SIDE, SIDE] matrix, its control flow not inlined."""
-  spec = tf.TensorSpec([SIDE, SIDE], name="x")
-  concrete = tf.function(function).get_concrete_function(spec)
-  graph_def = concrete.graph.as_graph_def()
-  fetch = concrete.outputs[0].name
-  return TracedStep("g", graph_def, {}, (fetch,), (), {}, False)
-
-
 def _costs(function):
   return op_graph(
-    _step(function), cluster_preset("k80x1"), cost_model="grappler"
+    step_of(function, SIDE), cluster_preset("k80x1"), cost_model="grappler"
   )
 
 

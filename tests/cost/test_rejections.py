@@ -5,10 +5,10 @@ import functools
 import pytest
 import tensorflow as tf
 
+from tests.testing.traced_steps import step_of
 from tfplace import cost
 from tfplace.cost import grappler
 from tfplace.errors import ExtractionError
-from tfplace.extraction.traced import TracedStep
 from tfplace.hardware.presets import cluster_preset
 
 op_graph = functools.partial(cost.op_graph, cost_model="grappler")
@@ -43,15 +43,6 @@ def reject(request, monkeypatch):
   return reject
 
 
-def _step(function):
-  """A function of one [SIDE, SIDE] matrix, its control flow not inlined."""
-  spec = tf.TensorSpec([SIDE, SIDE], name="x")
-  concrete = tf.function(function).get_concrete_function(spec)
-  graph_def = concrete.graph.as_graph_def()
-  fetch = concrete.outputs[0].name
-  return TracedStep("step", graph_def, {}, (fetch,), (), {}, False)
-
-
 def _times(graph, kind="GPU"):
   return dict(zip(graph.names, graph.time_us[kind].tolist(), strict=True))
 
@@ -62,7 +53,7 @@ def test_a_rejected_op_takes_its_bytes_over_the_bandwidth(reject, caplog):
       x = tf.nn.relu(tf.matmul(x, x), name=f"relu_{i}")
     return tf.nn.tanh(x)
 
-  step = _step(layers)
+  step = step_of(layers, SIDE)
   expected = _times(op_graph(step, cluster_preset("k80x1")))
   reject("Relu")
   graph = op_graph(step, cluster_preset("k80x1"))
@@ -86,14 +77,9 @@ def test_a_rejected_op_of_a_loop_counts_each_time(reject, caplog):
     )[1]
 
   reject("Relu")
-  graph = op_graph(_step(loop), cluster_preset("k80x1"))
+  graph = op_graph(step_of(loop, SIDE), cluster_preset("k80x1"))
   # Counting and comparing scalars is nothing beside the matrix.
   assert _times(graph)["loop"] == pytest.approx(7 * RELU_US, rel=1e-2)
   assert graph.extra["rejected_by_grappler"] == ["loop"]
   (record,) = caplog.records
   assert "in_loop' called by 'loop'" in record.getMessage()
-
-
-def test_a_step_without_an_op_to_estimate_is_free():
-  graph = op_graph(_step(lambda x: x), cluster_preset("k80x1"))
-  assert _times(graph) == dict.fromkeys(graph.names, 0.0)

@@ -15,7 +15,6 @@ from tfplace.errors import FormatError, PlacementError
 from tfplace.formats.graph import graph_to_json
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 from tfplace.graph import Evaluation, OpSpec, Placement, Problem, build_graph
-from tfplace.graph.cluster import MESSAGE_COSTS
 
 
 def write(path, data):
@@ -56,28 +55,6 @@ def test_graph_round_trip_keeps_unknown_keys_and_defaults(tmp_path):
   assert again["edges"] == GRAPH["edges"]
 
 
-def test_graph_arrays_hold_what_the_file_says(tmp_path):
-  graph = formats.load_graph(write(tmp_path / "g.json", GRAPH))
-  assert graph.names == ("a", "b")
-  np.testing.assert_array_equal(graph.time_us["CPU"], [300, 1])
-  assert np.isnan(graph.time_us["GPU"][1])
-  np.testing.assert_array_equal(graph.edge_bytes, [8, 0])
-  np.testing.assert_array_equal(graph.op_output_bytes, [4104, 0])
-  np.testing.assert_array_equal(graph.colocation, [0, -1])
-
-
-def test_cluster_round_trip_keeps_unknown_keys(tmp_path):
-  cluster = formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
-  assert cluster.memory_bytes.tolist() == [100, math.inf]
-  formats.save_cluster(cluster, tmp_path / "d.json")
-  again = json.loads((tmp_path / "d.json").read_text())
-  assert again["devices"][0]["color"] == "red"
-  assert "memory_bytes" not in again["devices"][1]
-  second = formats.load_cluster(tmp_path / "d.json")
-  assert second.devices == cluster.devices
-  assert second.links == cluster.links
-
-
 GRAPH_ERRORS = {
   "missing op key": (("ops", 0, "time_us", None), "ops[0] 'a'", "time_us"),
   "missing name": (("name", None), "graph", "name"),
@@ -88,14 +65,12 @@ GRAPH_ERRORS = {
   "unknown dst": (("edges", 1, "dst", "zz"), "edges[1]", "'zz'"),
   "output": (("edges", 0, "output", 2), "'a' -> 'b'", "output 2 of op 'a'"),
   "output below -1": (("edges", 0, "output", -2), "'a' -> 'b'", "output -2"),
-  "output fraction": (("edges", 0, "output", 0.5), "edges[0]", "0.5"),
   "cycle": (("edges", [{"src": "a", "dst": "a"}]), "cycle", "'a'"),
   "negative time": (
     ("ops", 0, "time_us", "GPU", -1),
     "time_us['GPU']",
     "-1 is negative",
   ),
-  "bool time": (("ops", 0, "time_us", "GPU", True), "time_us['GPU']", "True"),
   "text bytes": (("ops", 0, "temp_bytes", "9"), "temp_bytes", "'9'"),
   "negative bytes": (
     ("ops", 0, "output_bytes", 1, -4),
@@ -103,20 +78,16 @@ GRAPH_ERRORS = {
     "-4",
   ),
   "peak not an object": (("ops", 0, "peak_us", []), "peak_us", "an object"),
-  "peak negative": (("ops", 0, "peak_us", {"GPU": -1}), "peak_us['GPU']", "-1"),
   "ops not a list": (("ops", {"a": 1}), "ops", "expected an array"),
   "op not an object": (("ops", 0, "a"), "ops[0]", "expected an object"),
   "control character": (("ops", 1, "name", "b\n"), "ops[1]", "control"),
-  "escape sequence": (("name", "\x1b[2J"), "name", "control"),
   "lone surrogate": (("ops", 1, "name", "\ud800"), "ops[1]", "control"),
   "empty name": (("ops", 1, "name", ""), "ops[1]", "expected a name"),
   "huge integer": (("ops", 0, "temp_bytes", 10**400), "temp_bytes", "finite"),
   "too large": (("ops", 0, "temp_bytes", 1e61), "temp_bytes", "1e+61 is more"),
   "layer": (("ops", 0, "layer", 3), "ops[0] 'a': layer", "3"),
-  "empty layer": (("ops", 0, "layer", ""), "ops[0] 'a': layer", "''"),
   "microbatch": (("ops", 0, "microbatch", 0.5), "'a': microbatch", "0.5"),
   "microbatch -1": (("ops", 0, "microbatch", -1), "'a': microbatch", "-1"),
-  "microbatch flag": (("ops", 0, "microbatch", True), "microbatch", "True"),
   "microbatches": (("ops", 0, "microbatch", 10**7), "'a': microbatch", "100"),
 }
 
@@ -181,34 +152,12 @@ def test_broken_cluster_is_refused_by_element_and_value(tmp_path, steps, words):
   assert words in str(caught.value)
 
 
-def test_costs_of_messages_round_trip_and_zeros_are_left_out(tmp_path):
-  costs = {"send_us": 2, "send_us_per_byte": 0.25, "recv_us_per_byte": 0.5}
-  links = [{**CLUSTER["links"][0], **costs, "recv_us": 0}, CLUSTER["links"][1]]
-  path = write(tmp_path / "c.json", {**CLUSTER, "links": links})
-  cluster = formats.load_cluster(path)
-  assert cluster.has_message_costs
-  assert cluster.send_us_per_byte.tolist() == [[0.0, 0.25], [0.0, 0.0]]
-  formats.save_cluster(cluster, tmp_path / "again.json")
-  written = json.loads((tmp_path / "again.json").read_text())["links"]
-  assert costs.items() <= written[0].items()
-  assert "recv_us" not in written[0]
-  assert not written[1].keys() & set(MESSAGE_COSTS)
-  assert formats.load_cluster(tmp_path / "again.json").links == cluster.links
-
-
 @pytest.fixture
 def problem(tmp_path):
   graph = formats.load_graph(write(tmp_path / "g.json", GRAPH))
   return Problem(
     graph, formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
   )
-
-
-def test_placement_round_trip(problem, tmp_path):
-  placement = Placement(problem, np.array([0, 1]))
-  placement.save(tmp_path / "p.json")
-  again = formats.load_placement(tmp_path / "p.json", problem)
-  assert again.assignments == {"a": GPU, "b": CPU}
 
 
 PLACEMENT_ERRORS = {

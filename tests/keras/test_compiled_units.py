@@ -9,7 +9,6 @@ import tfplace
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
 from tfplace.errors import TfplaceError
-from tfplace.variants.units.steps import in_units
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
 
@@ -116,34 +115,3 @@ def test_what_xla_lacks_stays_outside():
   assert any(
     (a != b).any() for a, b in zip(model.get_weights(), expected, strict=True)
   )
-
-
-def test_measured_step_runs_the_units():
-  model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
-  model.compile(at.sgd(), "mse")
-  options = {**UNITS, "costs": "measured", "batch_size": 5}
-  plan = tfplace.plan_model(model, at.linked(2), **options)
-  graph = plan.placement.problem.graph
-  units = [graph.index[name] for name in graph.members]
-  assert (graph.time_us["CPU"][units] > 0).any()
-  assert plan.measure(steps=2).step_time_us > 0
-  traced = in_units(plan.step, graph)
-  kinds = {node.op for node in traced.graph_def.node}
-  assert "PartitionedCall" in kinds and "MatMul" not in kinds
-
-
-def test_what_reads_a_recurrent_layer_is_compiled():
-  model = keras.Sequential(
-    [
-      keras.Input((3, 2)),
-      keras.layers.SimpleRNN(2, return_sequences=True, name="recurrent"),
-      keras.layers.Dense(1),
-    ]
-  )
-  model.compile("sgd", "mse", jit_compile=True)
-  plan = tfplace.plan_model(model, at.linked(2), **UNITS, batch_size=4)
-  tfplace.place_model(model, placement=plan)
-  with at.recorded(1) as ran:
-    model.fit(np.ones((6, 3, 2)), np.ones((6, 3, 1)), batch_size=4, verbose=0)
-  # The step has no others than those of zeros beside the weights' gradients.
-  assert not {node.type for node in ran} & {"Transpose", "MatMul", "Mul"}

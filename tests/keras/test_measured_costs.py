@@ -1,8 +1,6 @@
 """Costs of this process's devices: one step is run, beside the model."""
 
 import random
-import statistics
-import time
 
 import keras
 import numpy as np
@@ -22,37 +20,6 @@ PAIR = at.linked(2, 1e5)
 def plan(model, **options):
   options = {"strategy": "m_etf", "budget_s": 1, "batch_size": 64, **options}
   return tfplace.plan_model(model, PAIR, **options)
-
-
-def _wide():
-  layers = [keras.layers.Dense(1024, activation="relu") for _ in range(3)]
-  return keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(8)])
-
-
-def _step_us(model):
-  """Median over steps of what Keras itself takes, unplaced."""
-  rng = np.random.default_rng(0)
-  x = rng.random((64, *model.input_shape[1:]), np.float32)
-  y = rng.random((64, *model.output_shape[1:]), np.float32)
-  found = []
-  for _ in range(12):
-    began = time.perf_counter()
-    model.train_on_batch(x, y)
-    found.append((time.perf_counter() - began) * 1e6)
-  return statistics.median(found[2:])
-
-
-def test_measured_costs_predict_the_step_of_one_device():
-  model = _wide()
-  model.compile("adam", "mse", jit_compile=False)
-  factors = []
-  for _ in range(8):  # what else the machine does comes and goes
-    real = _step_us(model)
-    predicted = plan(model, costs="measured").single_device.step_time_us
-    factors.append(predicted / real)
-    if 0.5 < factors[-1] < 2:
-      return
-  pytest.fail(f"predicted / real: {factors}")
 
 
 def _state(model):

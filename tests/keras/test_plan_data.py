@@ -94,12 +94,8 @@ def test_a_printed_plan_names_every_device_with_its_layers():
   assert {at.LOCAL + name for name in shown} >= set(plan.devices)
   for row in plan.device_rows:
     assert row.holds in shown[row.name]
-    peak = plan.evaluation.peak_memory_bytes[at.LOCAL + row.name]
-    assert row.peak_bytes == peak
-  assert sum(row.work for row in plan.device_rows) == pytest.approx(1)
   for note in plan.notes:
-    assert f"- {note}" in lines and note[-1] == "." and not note[0].islower()
-  assert lines[-1].startswith("- Planned in ")
+    assert f"- {note}" in lines
 
 
 def test_a_plan_is_shown_in_notebooks_and_plotted(tmp_path):
@@ -181,9 +177,6 @@ def test_sequences_of_any_length_are_planned_with_a_sample():
   got = tfplace.place_model(model, placement=plan).fit(batches(), verbose=0)
   np.testing.assert_allclose(got.history["loss"], expected, atol=1e-5)
   assert {v.value.device for v in model.variables} & set(CPUS[1:])
-  for sample in ("text", (1, 2)):
-    with pytest.raises(ExtractionError, match="must be a batch of arrays x"):
-      tfplace.plan_model(model, at.linked(), sample=sample)
 
 
 def test_xla_is_kept_where_the_model_stays_on_one_device():
@@ -196,21 +189,3 @@ def test_xla_is_kept_where_the_model_stays_on_one_device():
     losses = model.fit(x, y, epochs=3, verbose=0, shuffle=False).history["loss"]
     assert model.jit_compile is jit and model.supports_jit is jit
     np.testing.assert_allclose(losses, at.unplaced("dense"), atol=1e-5)
-
-
-def test_a_plan_goes_on_where_a_device_is_gone(tmp_path):
-  old = plan_of()
-  old.save(tmp_path / "p.json")
-  whole = at.linked()
-  links = [k for k in whole.links if CPUS[2] not in (k.src, k.dst)]
-  left = tfplace.Cluster("left", whole.devices[:2], tuple(links))
-  for start in (old, str(tmp_path / "p.json"), old.assignments):
-    plan = tfplace.plan_model(
-      at.build("two_inputs"),
-      left,
-      batch_size=at.BATCH,
-      budget_s=0.3,
-      init_placement=start,
-    )
-    assert set(plan.devices) <= set(CPUS[:2])
-    assert len(plan.assignments) == len(old.assignments)

@@ -12,7 +12,6 @@ from tfplace.learned.ordered.base_schedule import (
   CRITICAL_SHARE,
   CRITICAL_WAIT,
   FROM_DEVICE,
-  INPUT_DELAY,
   LATE_IN,
   LATE_OUT,
   NUM_FEATURES,
@@ -81,15 +80,6 @@ def test_waits_for_a_device_are_told_from_waits_for_inputs():
   assert waited[1] == pytest.approx(0.5 * np.log1p(1000 * 11 / 20))
   assert waited[0] == 0.0
   assert waited[2] == pytest.approx(0.5 * np.log1p(1000 * 1 / 20))  # a launch
-
-
-def test_a_later_input_is_a_delay():
-  found, _ = seen(joined(), [0, 1, 0])
-  assert found[2, 0, INPUT_DELAY] == 0.0
-  # On device 1 the long op would arrive at 12 instead of 11.
-  assert found[2, 1, INPUT_DELAY] == pytest.approx(
-    0.5 * np.log1p(1000 * 1 / 16)
-  )
 
 
 def test_without_a_base_or_a_step_nothing_is_seen():

@@ -38,16 +38,6 @@ def test_clusters_keep_groups_whole_and_kinds_apart():
   assert (decisions.allowed[decisions.decision_of] == problem.allowed).all()
 
 
-def test_a_placement_of_clusters_survives_the_way_to_ops():
-  problem = problem_of(random_graph(50, seed=2), gpus(3))
-  decisions = group_decisions(problem, max_decisions=10)
-  choices = np.random.default_rng(0).integers(
-    0, 3, decisions.num_decisions, dtype=np.int32
-  )
-  back = decisions.to_choices(decisions.to_devices(choices))
-  assert back.tolist() == choices.tolist()
-
-
 def test_what_a_choice_leaves_alone_stays_op_by_op():
   problem = problem_of(random_graph(50, seed=2), gpus(3))
   rng = np.random.default_rng(0)

@@ -1,7 +1,5 @@
 """The compiled decoder: what it sees, and what it makes of it."""
 
-import dataclasses
-
 import numpy as np
 
 from tests.testing.policy_problems import (
@@ -12,14 +10,13 @@ from tests.testing.policy_problems import (
   random_graph,
 )
 from tfplace import Simulator
-from tfplace.graph import Cluster, OpSpec, build_graph
+from tfplace.graph import OpSpec, build_graph
 from tfplace.graph.budget import Budget
 from tfplace.learned.decisions import group_decisions
 from tfplace.learned.ordered.decoding import (
   CUT_ABOVE,
   END_ABOVE,
   FEATURES,
-  IS_BASE,
   Head,
   decode,
 )
@@ -136,19 +133,6 @@ def test_a_full_device_is_left_out():
     assert np.bincount(chosen).tolist() == [2, 2, 2]
 
 
-def test_missing_links_are_seen_as_far():
-  devices = gpus(2).devices
-  cluster = Cluster("apart", devices, ())
-  tables = tables_of(ops([1.0, 1.0], [(0, 1)], 8.0), cluster)
-  forced = np.full((1, 2), -1, np.int32)
-  noise = np.zeros((1, 2, 2), np.float32)
-  samples = decode(
-    tables, linear(2, END_ABOVE, -1.0), noise, forced, keeps=True
-  )
-  assert np.isfinite(samples.observed).all()
-  assert samples.choices[0, 0] == samples.choices[0, 1]
-
-
 def best_of(problem, seed, **given):
   placer = OrderedPlacer(**{"samples": 60, **given})
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
@@ -171,14 +155,3 @@ def test_samples_change_what_they_are_given():
   assert (again == found.placement.devices).all()
   other = best_of(problem, 1, start=start[None]).placement.devices
   assert (other != found.placement.devices).any()
-
-
-def test_what_is_changed_is_seen():
-  problem = problem_of(random_graph(40, seed=1), gpus(4))
-  decisions = group_decisions(problem, 12)
-  count = decisions.num_decisions
-  base = (np.arange(count) * 3 % 4)[decisions.decision_of].astype(np.int32)
-  tables = partial_tables(dataclasses.replace(decisions, base=base))
-  (chosen,) = decode_all(tables, linear(count, IS_BASE, 1e3), noise_of(tables))
-  assert (chosen == np.arange(count) * 3 % 4).all()
-  assert (partial_tables(decisions).base == -1).all()

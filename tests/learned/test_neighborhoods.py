@@ -18,17 +18,6 @@ def tables():
   return found._replace(layer=layer, pair=pair)
 
 
-def test_the_first_samples_may_change_everything(tables):
-  neighborhoods = Neighborhoods(tables)
-  rng = np.random.default_rng(0)
-  assert all(neighborhoods.is_whole(number, rng) for number in range(5))
-  later = [neighborhoods.is_whole(number, rng) for number in range(5, 1005)]
-  assert 25 < sum(later) < 80
-  moves = [neighborhoods.whole(number) for number in range(5)]
-  assert all(move.free.all() for move in moves)
-  assert [move.temperature for move in moves[:4]] == [0.0, 0.0, 0.0, 0.5]
-
-
 def test_others_change_windows_layers_and_what_is_promising(tables):
   neighborhoods = Neighborhoods(tables)
   rng = np.random.default_rng(0)

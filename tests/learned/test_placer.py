@@ -7,7 +7,7 @@ import tfplace
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace import Simulator, errors
 from tfplace.graph.budget import Budget
-from tfplace.learned import gdp, policies
+from tfplace.learned import policies
 from tfplace.learned.gdp import GdpPlacer
 from tfplace.placers import get_placer
 
@@ -33,23 +33,6 @@ def test_memory_that_only_a_split_fits_in_is_respected():
   assert result.evaluations == 30
   assert result.evaluation.feasible
   assert 8 <= result.placement.devices.sum() <= 12
-
-
-def test_places_at_the_numbers_of_decisions_it_was_trained_at(monkeypatch):
-  problem = problem_of(random_graph(60, seed=3), gpus(3))
-  monkeypatch.setattr(policies.Policy, "decisions", lambda self: (5, None))
-  logits, seen = policies.Policy.logits, []
-
-  def recorded(policy, given):
-    seen.append(logits(policy, given))
-    return seen[-1]
-
-  monkeypatch.setattr(policies.Policy, "logits", recorded)
-  monkeypatch.setattr(gdp, "_SAMPLES", 3)
-  result = place(problem)
-  most = problem.num_groups
-  assert [len(found) for found in seen] == [5, 12, 16, 24, 32, 48, most, most]
-  assert result.evaluations == 8 * 4
 
 
 @pytest.mark.parametrize("strategy", ["gdp", "ordered"])

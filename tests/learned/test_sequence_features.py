@@ -118,15 +118,3 @@ def test_episodes_replace_one_group_at_a_time_from_one_start():
   # Half from the best; the CPU is as fast as a GPU for c and e alone.
   assert tuple(sampler.best) in starts and 5 < len(starts) < 15
   assert 2 not in {device for s in starts for device in s[:2]}
-
-
-def test_ancestors_of_cyclic_groups_follow_the_visiting_order():
-  """a and d as one group feed b and c and are fed by them."""
-  seen = placeto_features.extract(diamond([0, 1, 2, 0, 3]))
-  assert seen.feeds[0].tolist() == [0, 1, 1, 0]
-  assert seen.ancestors.tolist() == [
-    [0, 0, 0, 0],
-    [1, 0, 0, 0],
-    [1, 0, 0, 0],
-    [0, 0, 0, 0],
-  ]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tfplace
-from tests.testing.extra_train import needs_extra_train
 from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.train_commands import needs_extra_train
 from tfplace import Simulator
 from tfplace.learned.decisions import decisions_at
 from tfplace.learned.sequence import placers

@@ -1,4 +1,4 @@
-"""Measured steps in units that XLA compiles."""
+"""A Keras step on workers, op by op and in units that XLA compiles."""
 
 import numpy as np
 import pytest
@@ -13,9 +13,12 @@ from tfplace.measure.local.devices import WorkerCluster
 from tfplace.variants.keras_step import trace_keras
 
 
-@pytest.fixture(scope="module")
-def traced():
-  return trace_keras(at.build("dense"), 6)
+def keras_losses(steps):
+  model, losses = at.build("dense"), []
+  for _ in range(steps):
+    model.reset_metrics()  # else a running mean is returned
+    losses.append(float(model.train_on_batch(*at.batch("dense"))[0]))
+  return losses
 
 
 def measured(traced, workers, compile_units, **options):
@@ -35,10 +38,15 @@ def measured(traced, workers, compile_units, **options):
   return evaluation, harness.traces[0].ops
 
 
-def test_merged_units_of_workers_compute_the_losses(
-  traced, workers: WorkerCluster
+def test_steps_and_merged_units_of_workers_have_the_losses_of_keras(
+  workers: WorkerCluster,
 ):
+  traced = trace_keras(at.build("dense"), sample=at.batch("dense"))
   plain, ops = measured(traced, workers, False)
+  # Fetched are the first step, and the last after 1 + 2 + 1 others.
+  losses, loss = keras_losses(6), traced.fetches[0]
+  assert plain.extra["fetches"][loss] == pytest.approx(losses[0], rel=1e-5)
+  assert plain.extra["last_fetches"][loss] == pytest.approx(losses[5], rel=1e-5)
   alone, units = measured(traced, workers, True, merges=False)
   merged, calls = measured(traced, workers, True)
   for key in ("fetches", "last_fetches"):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.testing.harnesses import harness_of
 from tests.testing.small_steps import Step
 from tests.testing.traced_steps import run_steps
 from tfplace.errors import MeasurementError
@@ -18,29 +17,36 @@ from tfplace.measure.session import messages
 PREFIX = "/job:localhost/replica:0/task:0/device:"
 
 
-@pytest.fixture(scope="module")
-def local():
-  with LocalDevices(logical_cpus=2) as devices:
-    yield devices
+def test_logical_devices_run_a_placement_in_a_process_of_its_own(trained: Step):
+  seen = []
 
+  class Seen(LocalDevices):
+    def run(self, request, timeout_s, on_stage):
+      seen.append(request)
+      return super().run(request, timeout_s, on_stage)
 
-def test_logical_devices_run_a_placement_in_a_process_of_its_own(
-  local: LocalDevices, trained: Step
-):
-  cluster = local.cluster()
-  assert [d.name for d in cluster.devices] == [
-    PREFIX + "CPU:0",
-    PREFIX + "CPU:1",
-  ]
-  assert len(cluster.links) == 2
-  assert local.pids == ()
-  problem = Problem(trained.graph, cluster)
-  harness = MeasurementHarness(problem, trained.traced, local, steps=3)
-  evaluation = harness.evaluate(trained.on({"y": 1, "grad": 1}))[0]
-  assert "error" not in evaluation.extra
-  assert harness.traces[0].ops["y"].device == PREFIX + "CPU:1"
-  assert harness.traces[0].ops["square"].device == PREFIX + "CPU:0"
-  assert local.pids == ()
+  names = [PREFIX + "CPU:0", PREFIX + "CPU:1"]
+  with Seen(logical_cpus=2) as local:
+    cluster = local.cluster()
+    assert [d.name for d in cluster.devices] == names
+    assert len(cluster.links) == 2
+    problem = Problem(trained.graph, cluster)
+    harness = MeasurementHarness(problem, trained.traced, local, steps=3)
+    (evaluation,) = harness.evaluate(trained.on({"y": 1, "grad": 1}))
+    assert local.pids == ()
+  # Timed steps are optimized by Grappler, which has other names; the trace has
+  # all ops, and losses are equal.
+  assert seen[-1].optimized
+  ops = harness.traces[0].ops
+  assert {"y", "square", "grad", "delta"} <= set(ops)
+  assert [ops["square"].device, ops["y"].device] == names
+  first, last = evaluation.extra["fetches"], evaluation.extra["last_fetches"]
+  feed = feed_values(trained.traced)
+  expected = [float(f[0]) for f in run_steps(trained.traced, [feed] * 9)]
+  # The first step, one that Grappler optimizes, three of warm-up and three
+  # timed ones, and the last.
+  assert first["loss:0"] == pytest.approx(expected[0], rel=1e-5)
+  assert last["loss:0"] == pytest.approx(expected[8], rel=1e-5)
 
 
 def test_host_without_gpu_is_told_what_to_choose(monkeypatch):
@@ -107,26 +113,3 @@ def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
 def test_unknown_clusters_are_refused_with_the_choices(name):
   with pytest.raises(MeasurementError, match="workers:N"), open_cluster(name):
     pass
-
-
-def test_timed_steps_run_optimized_and_traced_ones_as_placed(trained: Step):
-  seen = []
-
-  class Seen(LocalDevices):
-    def run(self, request, timeout_s, on_stage):
-      seen.append(request)
-      return super().run(request, timeout_s, on_stage)
-
-  with Seen(logical_cpus=2) as local:
-    harness = harness_of(local, trained, steps=3)
-    (evaluation,) = harness.evaluate(trained.on({"y": 1}))
-  assert seen[0].optimized
-  # Grappler has other names, but the trace has all ops, and losses are equal.
-  assert {"y", "square", "grad", "delta"} <= set(harness.traces[0].ops)
-  first, last = evaluation.extra["fetches"], evaluation.extra["last_fetches"]
-  feed = feed_values(trained.traced)
-  expected = [float(f[0]) for f in run_steps(trained.traced, [feed] * 9)]
-  # The first step, one that Grappler optimizes, three of warm-up and three
-  # timed ones, and the last.
-  assert first["loss:0"] == pytest.approx(expected[0], rel=1e-5)
-  assert last["loss:0"] == pytest.approx(expected[8], rel=1e-5)

@@ -70,27 +70,6 @@ def test_two_tasks_of_tf_config_measure_once(arguments, tmp_path):
     check_measured_once(processes, output)
 
 
-@SLOW
-def test_task_without_a_worker_measures_on_served_ones(arguments, tmp_path):
-  port = task_commands.free_ports(2)
-  addresses = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
-  served = [
-    task_commands.tf_config(addresses, {"type": "worker", "index": i})
-    for i in (0, 1)
-  ]
-  flag = "--cluster=tf_config"
-  with task_commands.started("worker", [flag], served) as processes:
-    for process, address in zip(processes, addresses, strict=True):
-      line = process.stdout.readline()
-      assert line == f"tfplace-worker: serving on {address}\n"
-    alone = [task_commands.tf_config(addresses, None)]
-    with task_commands.started("measure", [*arguments, flag], alone) as (last,):
-      ((code, out, errors),) = task_commands.ends([last])
-    assert code == 0, errors
-    assert "measured step time: " in out
-    assert [process.poll() for process in processes] == [None, None]
-
-
 def hosts_of(*ports):
   found = [workers.Worker(f"127.0.0.1:{p}") for p in ports]
   return workers.Hosts("lab", tuple(found))

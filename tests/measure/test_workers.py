@@ -17,7 +17,6 @@ from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.measure import placed_step
-from tfplace.measure.local import host
 from tfplace.measure.local.devices import WorkerCluster
 from tfplace.measure.local.runtime import ChildError
 
@@ -140,12 +139,3 @@ def test_workers_die_with_a_killed_parent_even_when_stopped():
   finally:
     parent.kill()
     parent.stdout.close()
-
-
-def test_reserved_ports_differ_and_no_other_process_gets_them():
-  import socket
-
-  with host.reserved_port() as first, host.reserved_port() as second:
-    assert first != second
-    with socket.socket() as other, pytest.raises(OSError):
-      other.bind((host.LOOPBACK, first))

@@ -49,18 +49,6 @@ def test_sequence_models_come_back_from_a_file(name, tmp_path):
   )
 
 
-def test_nmt_scores_words_by_a_softmax():
-  """Summed over the vocabulary, a word's probabilities make 1."""
-  sizes = {"units": 8, "vocabulary": 5, "length": 1}
-  model = models.build("nmt", batch_size=1, **sizes).model
-  source = np.array([[3]], np.int32)
-  total = sum(
-    np.exp(model.predict_on_batch([source, np.array([[2, word]], np.int32)]))
-    for word in range(5)
-  )
-  np.testing.assert_allclose(total, [[1.0]], rtol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["rnnlm_2", "transformer_xl_2"])
 def test_variants_are_families_of_other_sizes(name):
   family, sizes = models.VARIANTS[name]

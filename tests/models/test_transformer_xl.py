@@ -1,10 +1,7 @@
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tfplace import models
-from tfplace.errors import ExtractionError
-from tfplace.models import transformer_layer
 
 LENGTH, MEMORY = 4, 3
 SIZES = {
@@ -26,42 +23,6 @@ def built(segments):
 def words(seed, segments):
   rng = np.random.default_rng(seed)
   return rng.integers(0, 20, (2, segments * LENGTH + 1), np.int32)
-
-
-def test_scores_are_of_contents_and_of_distances():
-  rng = np.random.default_rng(0)
-  depth, keys = 3, MEMORY + LENGTH
-  about, where = rng.normal(size=(2, 1, 2, LENGTH, depth))
-  contents = rng.normal(size=(1, 2, keys, depth))
-  distances = rng.normal(size=(2, keys, depth))
-  scores = transformer_layer.relative_scores(
-    *(tf.constant(a) for a in (about, where, contents, distances))
-  ).numpy()
-  for head in range(2):
-    for query in range(LENGTH):
-      for key in range(MEMORY + query + 1):  # those that it may see
-        distance = MEMORY + query - key  # row 0 is of the largest
-        expected = (
-          about[0, head, query] @ contents[0, head, key]
-          + where[0, head, query] @ distances[head, keys - 1 - distance]
-        )
-        assert scores[0, head, query, key] == pytest.approx(expected)
-
-
-def test_span_has_a_sinusoid_per_distance_and_hides_the_future():
-  span = transformer_layer.span(LENGTH, MEMORY, units=4)
-  positions = span.positions.numpy()
-  assert positions.shape == (MEMORY + LENGTH, 4)
-  for row in range(MEMORY + LENGTH):
-    distance = MEMORY + LENGTH - 1 - row
-    angles = np.array([distance, distance / 100])  # 10000 ** (2 / 4) = 100
-    np.testing.assert_allclose(
-      positions[row], [*np.sin(angles), *np.cos(angles)], atol=1e-6
-    )
-  hidden = span.mask.numpy() < -1e6
-  query, key = np.indices(hidden.shape)
-  np.testing.assert_array_equal(hidden, key > query + MEMORY)
-  assert (span.mask.numpy()[~hidden] == 0).all()
 
 
 def test_memory_carries_over_between_segments_and_steps():
@@ -106,10 +67,3 @@ def test_no_gradient_flows_into_memory():
   gradient = tf.convert_to_tensor(tape.gradient(loss, table.value)).numpy()
   assert not gradient[3].any()
   assert gradient[7].any()
-
-
-@pytest.mark.parametrize(("units", "heads"), [(9, 3), (8, 3)])
-def test_units_are_even_and_shared_out_among_heads(units, heads):
-  sizes = {**SIZES, "units": units, "heads": heads}
-  with pytest.raises(ExtractionError, match=f"not {units} with {heads} heads"):
-    models.build("transformer_xl", **sizes)

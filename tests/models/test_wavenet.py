@@ -33,8 +33,3 @@ def test_dilations_double_to_512_and_start_again():
   one_stack = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1, 2]
   assert [layer.dilation for layer in layers] == one_stack * 2
   assert layers[13].name == "stack_1_layer_1"
-
-
-def test_targets_are_the_next_samples():
-  audio, targets = _tiny().sample(0)
-  np.testing.assert_array_equal(audio[:, 1:], targets[:, :-1])

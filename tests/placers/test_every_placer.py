@@ -8,8 +8,7 @@ import pytest
 from tests.testing import exact, odd_problems, problems
 from tfplace.bounds import lower_bound
 from tfplace.errors import InfeasibleError, ProblemError, TfplaceError
-from tfplace.graph import OpSpec, Placement, Problem, build_graph
-from tfplace.hardware.presets import cluster_preset
+from tfplace.graph import Placement, Problem
 from tfplace.learned.policies import SHIPPED
 from tfplace.placers import LEARNED, STRATEGIES, get_placer, place
 from tfplace.placers.registry import CLASSICAL, MICROBATCHED
@@ -161,22 +160,3 @@ def test_empty_and_single_op_graphs_are_placed():
         continue  # There is none.
       result = run(problem, strategy)
       assert result.evaluation.step_time_us == sum(times)
-
-
-def test_single_tries_one_of_devices_that_are_alike():
-  # 64 GPUs in 8 hosts, each with a CPU: where every op runs on both kinds, one
-  # GPU is enough, and no CPU counts.
-  cluster = cluster_preset("8*a100x8")
-  both = {"GPU": 1.0, "CPU": 1000.0}
-  ops = [OpSpec("a", "Op", both, [1e6]), OpSpec("b", "Op", both, [1e6])]
-  problem = Problem(build_graph("both", ops, [(0, 0, 1)]), cluster)
-  assert place(problem, "single").evaluations == 1
-  # "a" runs on the CPU of host 0, "b" on a GPU of that host or beyond the
-  # network. Best: 10 us, 1e6 bytes by PCIe 4.0 (24,000 B/us),
-  # 10 us of latency, 1 us.
-  ops[0] = OpSpec("a", "Op", {"CPU": 10.0}, [1e6])
-  problem = Problem(build_graph("input", ops, [(0, 0, 1)]), cluster)
-  result = place(problem, "single")
-  assert result.evaluations == 2
-  expected_us = 10 + 1e6 / 24000 + 10 + 1
-  assert result.evaluation.step_time_us == pytest.approx(expected_us)

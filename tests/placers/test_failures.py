@@ -1,8 +1,5 @@
 """Placers inside `auto`: which run, and what is told of those that fail."""
 
-import dataclasses
-
-import numpy as np
 import pytest
 
 from tests.testing import problems
@@ -62,43 +59,3 @@ def test_auto_ends_when_it_is_told_to(name, error, monkeypatch):
   failing(monkeypatch, [name], error)
   with pytest.raises(error):
     place_by(AutoPlacer(learned=()))
-
-
-class Asked:
-  """Stands for the placer `ordered`; counts its calls."""
-
-  def __init__(self, placer):
-    self.calls, self.placer = 0, placer
-
-  def place(self, *arguments):
-    self.calls += 1
-    return self.placer.place(*arguments)
-
-
-@pytest.mark.parametrize(
-  "is_microbatched, policy, is_asked",
-  [(False, None, False), (True, None, True), (False, "mine", True)],
-)
-def test_auto_asks_the_shipped_policy_on_split_steps_only(
-  is_microbatched, policy, is_asked, monkeypatch
-):
-  known = registry.get_placer
-  asked = Asked(known("single"))
-  monkeypatch.setattr(
-    registry,
-    "get_placer",
-    lambda name, *given, **more: (
-      asked if name == "ordered" else known(name, *given, **more)
-    ),
-  )
-  monkeypatch.setattr(registry, "policy_starts", lambda *_: np.zeros((0, 0)))
-  monkeypatch.setattr(registry, "named", lambda **_: ("ordered",))
-  problem = problems.random_problem(0)
-  if is_microbatched:
-    half = np.arange(problem.graph.num_ops, dtype=np.int32) % 2
-    graph = dataclasses.replace(problem.graph, microbatch=half)
-    problem = dataclasses.replace(problem, graph=graph)
-  placer = AutoPlacer(learned=("ordered",), policy=policy)
-  result = placer.place(problem, Simulator(problem), Budget(1e4, 200), 0)
-  assert asked.calls == is_asked
-  assert ("ordered" in result.skipped) == (not is_asked)

@@ -162,10 +162,3 @@ def test_independent_segments_get_devices_of_their_own(num_devices):
   # 16 us of work, nothing sent; along the layers it would wait for transfers.
   assert result.evaluation.step_time_us == 16 / num_devices
   assert result.evaluation.bytes_moved == 0
-
-
-def test_a_model_without_numbers_stays_on_one_device():
-  names = ["m/a/MatMul", "m/b/MatMul", "m/c/MatMul"]
-  problem = problem_of(names, list(itertools.pairwise(names)))
-  result = place(problem, "axes", budget_s=5)
-  assert len(set(result.placement.devices.tolist())) == 1

@@ -4,32 +4,10 @@ import numpy as np
 import pytest
 
 import tfplace
-from tests.testing.clusters import linked
-from tests.testing.split_steps import split_graph
+from tests.testing.split_steps import split_graph, two_stages
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.graph import Device, OpSpec, Problem, build_graph
+from tfplace.graph import Problem
 from tfplace.simulate import Simulator
-
-
-def two_stages(update_us=1.0, memory=np.inf):
-  """Two stages, two microbatches; each stage runs on one device only. The
-  second one's forward pass takes 2, the first one's backward pass 3, all else
-  1. By hand: 12 us by arrival, 10 by rank, and the update; the second device
-  holds two activations of 8 bytes, or one."""
-  ops, edges = [], []
-  for m in range(2):
-    first = len(ops)
-    ops += [
-      OpSpec(f"microbatch_{m}/f0", "X", {"GPU": 1.0}, (0.0, 8.0), microbatch=m),
-      OpSpec(f"microbatch_{m}/f1", "X", {"TPU": 2.0}, (8.0,), microbatch=m),
-      OpSpec(f"microbatch_{m}/b1", "X", {"TPU": 1.0}, (0.0,), microbatch=m),
-      OpSpec(f"microbatch_{m}/b0", "X", {"GPU": 3.0}, (0.0,), microbatch=m),
-    ]
-    edges += [(first + i, 0, first + i + 1) for i in range(3)]
-    edges += [(first, 1, first + 3), (first + 3, 0, 8)]
-  ops.append(OpSpec("update", "X", {"GPU": update_us}))
-  cluster = linked([Device("g", "GPU"), Device("t", "TPU", memory)], 1.0)
-  return Problem(build_graph("g", ops, edges), cluster)
 
 
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
@@ -46,7 +24,7 @@ def test_auto_takes_rank_where_it_gains(strategy):
 def test_auto_stays_with_arrival_where_rank_gains_too_little(strategy):
   # 2 us of 1012 are 0.2%.
   result = tfplace.place(
-    two_stages(1000.0), strategy, order="auto", max_evaluations=50
+    two_stages(update_us=1000.0), strategy, order="auto", max_evaluations=50
   )
   assert result.order == "arrival"
   assert result.evaluation.step_time_us == 1012
@@ -57,7 +35,7 @@ def test_auto_stays_with_arrival_where_rank_gains_too_little(strategy):
 
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])
 def test_auto_takes_rank_where_only_that_fits_in_memory(strategy):
-  problem = two_stages(1000.0, memory=10.0)
+  problem = two_stages(update_us=1000.0, memory=14.0)
   with pytest.raises(InfeasibleError):
     tfplace.place(problem, strategy, budget_s=1.0)
   result = tfplace.place(problem, strategy, order="auto", max_evaluations=50)

@@ -12,7 +12,6 @@ from tfplace.placers import place
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.partition.metis import WeightedGraph, cut, weighted_graph
 from tfplace.placers.partition.scotch import distances, mapped
-from tfplace.placers.partition.scotch_child import hosts_of
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -119,20 +118,6 @@ def test_degenerate_graphs_are_mapped(graph, num_parts, capfd):
   assert found.min() >= 0
   assert found.max() < num_parts
   assert capfd.readouterr() == ("", "")
-
-
-def test_hosts_are_found_in_any_order_of_parts():
-  # Hosts {0, 3, 5} and {1, 2, 4}: 4 in a host, 20 between hosts.
-  distance = np.full((6, 6), 20)
-  for parts in ([0, 3, 5], [1, 2, 4]):
-    distance[np.ix_(parts, parts)] = 4
-  np.fill_diagonal(distance, 0)
-  assert hosts_of(distance).tolist() == [[0, 3, 5], [1, 2, 4]]
-  assert hosts_of(apart(3)).tolist() == [[0, 1, 2]]
-  distance[0, 1] = distance[1, 0] = 21  # A link that differs.
-  assert hosts_of(distance) is None
-  # A host of two parts, and one alone.
-  assert hosts_of(np.array([[0, 4, 9], [4, 0, 9], [9, 9, 0]])) is None
 
 
 def test_missing_pyscotch_is_named_and_auto_goes_on(monkeypatch):

@@ -3,7 +3,6 @@
 import dataclasses
 
 import keras
-import numpy as np
 import pytest
 
 import tfplace
@@ -128,16 +127,6 @@ def test_step_that_does_not_fit_gets_devices_or_microbatches():
   assert card.smallest_of("recomputation").num_devices <= several.num_devices
 
 
-def test_recomputation_lets_one_device_hold_a_deep_step():
-  model = chain(8, "gelu")
-  whole = tfplace.estimate(model, cluster(1e9), batch_size=2048).steps[0]
-  small = cluster(0.7 * whole.peak.num_bytes, count=2)
-  (card,) = tfplace.estimate(model, small, batch_size=2048).steps[0].cards
-  found = card.smallest_of("recomputation")
-  assert (found.num_devices, found.microbatches) == (1, 1)
-  assert found.step_time_us > card.step_time_us
-
-
 def test_host_memory_does_not_make_a_step_fit():
   graph = build_graph(
     "g",
@@ -204,24 +193,6 @@ def test_uncompiled_model_is_estimated_for_inference():
   assert not found.training
   assert "compile it with loss and optimizer" in found.notes[0]
   assert found.steps[0].gradient_bytes == 0
-
-
-def test_subclass_without_configuration_keeps_its_precision():
-  class Odd(keras.Model):
-    def __init__(self, units):
-      super().__init__()
-      self.dense = keras.layers.Dense(units)
-
-    def get_config(self):
-      raise NotImplementedError("no configuration")
-
-  model = Odd(3)
-  model.compile("sgd", "mse", jit_compile=False)
-  sample = np.ones((2, 3)), np.ones((2, 3))
-  with pytest.raises(TfplaceError, match="cannot be rebuilt in mixed_float16"):
-    tfplace.estimate(
-      model, "v100x1", sample=sample, precisions=["mixed_float16"]
-    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfplace
 from tfplace import cost
 from tfplace.bin import extract as extract_command
 from tfplace.formats.graph import graph_to_json
@@ -16,7 +15,6 @@ from tfplace.graph.microbatches import WHOLE
 from tfplace.hardware.presets import cluster_preset
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.graph_cache import GraphCache
-from tfplace.plan.graph_keys import content_key
 from tfplace.plan.source import ModelSource, open_source
 from tfplace.plan.steps import Steps
 
@@ -88,35 +86,6 @@ def test_a_trace_beside_a_hit_reads_the_costs(filled, monkeypatch):
   monkeypatch.setattr(cost, "op_graph", None)
   graph, traced = load(filled[0], needs_trace=True)
   assert [n.name for n in traced.graph_def.node] == list(graph.names)
-
-
-def test_a_cached_graph_of_other_ops_does_not_meet_a_trace(filled, tmp_path):
-  key = content_key("model", "nmt", cluster_preset("k80x2"), **ASKED)
-  op = tfplace.OpSpec("other", "NoOp", {"GPU": 0.0, "CPU": 0.0})
-  GraphCache(tmp_path).store(key, tfplace.build_graph("nmt", [op], []))
-  graph, traced = load(tmp_path, needs_trace=True)
-  assert graph_to_json(graph) == graph_to_json(filled[1])
-  assert graph.num_ops == len(traced.graph_def.node)
-
-
-def test_files_that_change_meanwhile_are_not_cached(tmp_path, monkeypatch):
-  found = iter(["0" * 64, "1" * 64])
-  monkeypatch.setattr(ModelSource, "key", lambda *_: next(found))
-  told = []
-  load(tmp_path, on_stage=told.append)
-  assert entries(tmp_path) == []
-  words = [what.split()[0] for what in told]
-  stages = ["tracing", "inlining", "kernels", "shapes", "costs"]
-  assert words == ["building", "building", *stages]
-
-
-def test_sources_are_traced_again_in_another_size():
-  source = open_source("nmt", sizes=SIZES)
-  first, second = (source.trace(batch_size=size) for size in (2, 3))
-  assert (first.batch_size, second.batch_size) == (2, 3)
-  alone = open_source("nmt", sizes=SIZES).trace(batch_size=3)
-  names = [[n.name for n in t.graph_def.node] for t in (second, alone)]
-  assert names[0] == names[1]
 
 
 @pytest.fixture

@@ -200,12 +200,6 @@ def test_requested_microbatches_are_compared_with_the_whole_step():
   assert plan.single_device.step_time_us == 1201.0
 
 
-def test_the_headline_counts_devices_that_work():
-  plan = make_plan(BesideCpu(devices=2), CONFIG)
-  assert " on GPU:" in plan.message and "CPU" not in plan.message
-  assert any("1 GPU does no work" in note for note in plan.notes)
-
-
 def measured(slower, step=None):
   """The choice where a split step takes `slower` times as predicted."""
   step = step or Step()

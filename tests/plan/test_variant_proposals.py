@@ -117,16 +117,6 @@ def test_auto_chooses_sizes_by_speed_where_they_are_faster():
   assert report.step.problem.graph.num_microbatches == 2
 
 
-def test_auto_tries_only_equal_sizes_on_equal_devices():
-  step = Step([FAST, FAST])
-  report = choose_variant(
-    step,
-    PlanConfig(budget_s=60.0, max_evaluations=400, chooses_microbatches=True),
-  )
-  assert set(step.opened) == {None}
-  assert report.choice.variant.sizes is None
-
-
 def test_given_sizes_stay_where_only_recomputation_is_open():
   step = Step([FAST, SLOW])
   sizes = VariantConfig.from_microbatches([16, 8])

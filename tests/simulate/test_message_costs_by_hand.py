@@ -20,9 +20,7 @@ class TestSendsAndReceives:
     assert s.transfers.send_end_us.tolist() == [5.0]
     assert s.busy_us.tolist() == [3.0, 1.0]  # sends do not count
 
-  def test_transfers_are_sent_in_order_before_any_starts(
-    self,
-  ):
+  def test_transfers_are_sent_in_order_before_any_starts(self):
     # a's control to d2 (1), output 0 to d1 (1 + 2) and d2 (3): 7 after 1 us.
     s = simulate(
       [op("a", 1.0, [2.0]), op("b", 1.0), op("c", 1.0), op("e", 1.0)],
@@ -82,9 +80,7 @@ class TestSendsAndReceives:
     assert at == {1: 2.0, 2: 5.0}
     assert [starts(s)[name] for name in "fhc"] == [8.0, 9.0, 10.0]
 
-  def test_a_message_of_no_bytes_is_received_where_that_costs(
-    self,
-  ):
+  def test_a_message_of_no_bytes_is_received_where_that_costs(self):
     # 0 bytes at 1 us per byte: no receive, although d1 is busy until 4.
     ops = [op("a", 1.0), op("c", 1.0), op("e", 4.0), op("f", 1.0)]
     edges = [("a", -1, "c"), ("e", -1, "f")]

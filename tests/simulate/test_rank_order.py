@@ -13,6 +13,7 @@ from tests.testing import random_problems as cases
 from tests.testing.equals_reference import assert_equal
 from tests.testing.reference import Reference
 from tests.testing.small_steps_by_hand import cluster_of, op, starts
+from tests.testing.split_steps import two_stages
 from tfplace.graph.graph_edits import subgraph
 from tfplace.graph.op_graph import build_graph
 from tfplace.graph.order import RANK, ranks
@@ -101,41 +102,18 @@ def test_renumbered_ops_keep_their_ranks():
     assert found == Simulator(problem).run(devices).step_time_us, seed
 
 
-def pipeline():
-  """Two stages, two microbatches; the second stage's forward pass takes 2, the
-  first one's backward pass 3, all else 1. Activations have 8 bytes."""
-  ops = []
-  for m in range(2):
-    ops += [
-      dataclasses.replace(o, microbatch=m)
-      for o in (
-        op(f"{m}/forward0", 1.0, (0.0, 8.0)),
-        op(f"{m}/forward1", 2.0, (8.0,)),
-        op(f"{m}/backward1", 1.0, (0.0,)),
-        op(f"{m}/backward0", 3.0, (0.0,)),
-      )
-    ]
-  ops.append(op("update", 1.0))
-  edges = []
-  for a in (0, 4):
-    edges += [(a, 0, a + 1), (a + 1, 0, a + 2), (a + 2, 0, a + 3)]
-    edges += [(a, 1, a + 3), (a + 3, 0, 8)]
-  graph = build_graph("pipeline", ops, edges)
-  return Problem(graph, cluster_of(2)), np.array([0, 1, 1, 0] * 2 + [0])
-
-
 def test_a_pipeline_by_hand():
-  problem, devices = pipeline()
+  problem, devices = two_stages(), np.array([0, 1, 1, 0] * 2 + [0])
   arrival = Simulator(problem).schedule(devices)
   # The second forward pass is ready at 2, before the first backward pass at 3.
   assert arrival.op_start_us.tolist() == [0, 1, 5, 6, 1, 3, 6, 9, 12]
   assert arrival.step_time_us == 13
-  assert arrival.peak_memory_bytes.tolist() == [16, 16]
+  assert arrival.peak_memory_bytes.tolist() == [16 + 5, 16 + 4]
   by_rank = Simulator(problem.in_order(RANK)).schedule(devices)
   # A microbatch that was begun is finished first (1F1B).
   assert by_rank.op_start_us.tolist() == [0, 1, 3, 4, 1, 4, 6, 7, 10]
   assert by_rank.step_time_us == 11
-  assert by_rank.peak_memory_bytes.tolist() == [16, 8]
+  assert by_rank.peak_memory_bytes.tolist() == [16 + 5, 8 + 4]
 
 
 def test_ranks_by_hand():

@@ -4,6 +4,7 @@
 ANYWHERE = {"errors", "lazy", "version"}
 # Folder -> folders of tfplace that it imports. A permission that nobody uses is
 # refused, too.
+_LOW = {"graph", "formats", "extraction", "variants", "cost", "simulate"}
 ALLOWED = {
   "graph": set(),
   "hardware": {"graph"},
@@ -17,36 +18,8 @@ ALLOWED = {
   "learned": {"graph", "formats", "extraction", "simulate", "placers"},
   "training": {"graph", "formats", "simulate", "placers", "learned"},
   "models": set(),
-  "measure": {
-    "graph",
-    "hardware",
-    "formats",
-    "extraction",
-    "variants",
-    "cost",
-    "simulate",
-  },
-  "plan": {
-    "graph",
-    "hardware",
-    "formats",
-    "extraction",
-    "variants",
-    "cost",
-    "simulate",
-    "bounds",
-    "placers",
-    "models",
-    "measure",
-  },
-  "keras": {
-    "graph",
-    "formats",
-    "extraction",
-    "variants",
-    "cost",
-    "simulate",
-    "plan",
-  },
+  "measure": {*_LOW, "hardware"},
+  "plan": {*_LOW, "hardware", "bounds", "placers", "models", "measure"},
+  "keras": {*_LOW, "plan"},
   "report": {"graph", "formats", "cost", "simulate", "plan"},
 }

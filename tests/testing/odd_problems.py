@@ -35,14 +35,6 @@ def _all_colocated():
   return Problem(graph, problems.cluster([INF] * 4))
 
 
-def _disconnected():
-  edges = [
-    (5 * part + i, 5 * part + i + 1) for part in range(4) for i in (0, 2)
-  ]
-  graph = problems.graph([1.0, 5.0, 0.0, 2.0, 7.0] * 4, edges)
-  return Problem(graph, problems.cluster([INF] * 3, overhead=1.0))
-
-
 def _unlike_gpus_in_a_one_way_ring():
   """Three kinds, unlike memories, and links in one direction only."""
   times = [{"K80": 9.0, "V100": 3.0, "CPU": 90.0}] * 10
@@ -82,12 +74,6 @@ def _ops_that_gpus_lack():
   graph = problems.graph(times, [(i, i + 1) for i in range(11)])
   kinds = ["GPU", "GPU", "CPU"]
   return Problem(graph, problems.cluster([INF] * 3, kinds, latency=2.0))
-
-
-def _devices_that_nothing_runs_on():
-  kinds = ["TPU", "GPU", "NPU"]
-  graph = problems.graph([1.0] * 5, [(0, 1), (2, 3)])
-  return Problem(graph, problems.cluster([INF] * 3, kinds))
 
 
 def _names_with_odd_numbers():
@@ -133,12 +119,10 @@ PROBLEMS = {
     _device_without_memory,
     _zero_costs_on_two_kinds,
     _all_colocated,
-    _disconnected,
     _unlike_gpus_in_a_one_way_ring,
     _no_links_at_all,
     _huge_tensors,
     _ops_that_gpus_lack,
-    _devices_that_nothing_runs_on,
     _names_with_odd_numbers,
     _long_chain,
     _wide_fan,

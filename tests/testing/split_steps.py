@@ -2,8 +2,42 @@
 
 import numpy as np
 
-from tfplace.graph import OpSpec, build_graph
+from tests.testing.clusters import linked
+from tfplace.graph import Device, OpSpec, Problem, build_graph
 from tfplace.graph.microbatches import VariantConfig
+
+
+def two_stages(count=2, update_us=1.0, memory=np.inf):
+  """Two stages, each on a device of its own kind: 14 us of work and an update.
+
+  Forward 2 and 4, backward 2 and 6. In two microbatches, by hand, 12 us as ops
+  become ready, for the second forward pass of the second stage goes before the
+  first backward pass there, and 10 by rank; then the update. The second device
+  holds two activations of 8 bytes, or one, and each op a byte of its own.
+
+  Args:
+    count: microbatches, 1 or 2.
+    update_us: microseconds of the update.
+    memory: bytes of the second device.
+  """
+  ops, edges = [], []
+  for m in range(count):
+    scope, first = f"microbatch_{m}/" if count > 1 else "", len(ops)
+    for name, kind, us, sizes in (
+      ("f0", "GPU", 2.0, (0.0, 8.0)),
+      ("f1", "TPU", 4.0, (8.0,)),
+      ("b1", "TPU", 2.0, (0.0,)),
+      ("b0", "GPU", 6.0, (0.0,)),
+    ):
+      of = m if count > 1 else None
+      time_us = {kind: us / count}
+      spec = OpSpec(scope + name, "X", time_us, sizes, 1.0, microbatch=of)
+      ops.append(spec)
+    edges += [(first + i, 0, first + i + 1) for i in range(3)]
+    edges += [(first, 1, first + 3), (first + 3, 0, 4 * count)]
+  ops.append(OpSpec("update", "X", {"GPU": update_us}, (0.0,), 1.0))
+  devices = (Device("GPU:0", "GPU"), Device("TPU:0", "TPU", memory))
+  return Problem(build_graph("two_stages", ops, edges), linked(devices, 1.0))
 
 
 def split_graph(

@@ -1,4 +1,4 @@
-"""Runs traced steps in plain local sessions."""
+"""Traced steps of functions, and their runs in plain local sessions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,6 +6,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfplace.extraction.traced import TracedStep, with_initializers
+
+
+def step_of(function, side: int) -> TracedStep:
+  """A function of one [side, side] matrix, its control flow not inlined."""
+  spec = tf.TensorSpec([side, side], name="x")
+  concrete = tf.function(function).get_concrete_function(spec)
+  graph_def = concrete.graph.as_graph_def()
+  fetch = concrete.outputs[0].name
+  return TracedStep("step", graph_def, {}, (fetch,), (), {}, False)
 
 
 def run_steps(

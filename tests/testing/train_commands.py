@@ -1,13 +1,20 @@
 """Command line and environment of training processes in tests."""
 
+import importlib.util
 import os
 import pathlib
 import sys
 
-from tests.testing.extra_train import needs_extra_train
+import pytest
 
-__all__ = ["environment", "needs_extra_train", "train_command"]
 ROOT = pathlib.Path(__file__).parents[2]
+needs_extra_train = pytest.mark.skipif(
+  any(
+    importlib.util.find_spec(name) is None
+    for name in ("tf_agents", "tensorflow_gnn", "tf_keras")
+  ),
+  reason="needs the extra 'train'",
+)
 
 
 def environment(**more):

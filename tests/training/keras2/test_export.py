@@ -13,38 +13,18 @@ from tests.testing.sequence_tasks import tasks_of
 from tfplace.errors import TrainingError
 from tfplace.learned import features, find_method, gdp, policies
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.policy_format import INFO_FILE, Exportable
+from tfplace.learned.policy_format import INFO_FILE
 from tfplace.training import export
 from tfplace.training.checkpoints import restore_network
 from tfplace.training.config import TrainConfig
-from tfplace.training.encoder.gdp import NetworkConfig, PlacementNetwork
+from tfplace.training.encoder.gdp import NetworkConfig
 from tfplace.training.methods import learner_type
 
-SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
-
-
-def extracted(num_ops, devices):
-  problem = problem_of(random_graph(num_ops, num_ops), gpus(devices))
-  return features.extract(group_decisions(problem), axes=SMALL.axes)
-
-
-def exportable(network):
-  sizes = dataclasses.asdict(network.config)
-  functions = network.exported_functions()
-  return Exportable("gdp", sizes, network.variables, functions)
-
 
 @pytest.fixture(scope="module")
-def network():
-  result = PlacementNetwork(SMALL)
-  result(extracted(5, 2).tensors())
-  return result
-
-
-@pytest.fixture(scope="module")
-def original(network, tmp_path_factory):
+def original(policy, tmp_path_factory):
   folder = tmp_path_factory.mktemp("original") / "policy"
-  export.export_policy(exportable(network), folder)
+  export.export_policy(policy, folder)
   return folder
 
 
@@ -60,17 +40,18 @@ def with_info(exported, change):
 
 
 def test_weights_and_logits_are_the_networks_for_any_size(network, exported):
-  policy = policies.load_policy(exported)
+  loaded = policies.load_policy(exported)
   for num_ops, devices in [(1, 1), (7, 3), (100, 5)]:
-    given = extracted(num_ops, devices)
+    problem = problem_of(random_graph(num_ops, num_ops), gpus(devices))
+    given = features.extract(group_decisions(problem), axes=network.config.axes)
     np.testing.assert_allclose(
-      policy.logits(given),
+      loaded.logits(given),
       network(given.tensors()).numpy(),
       rtol=1e-4,
       atol=1e-4,
     )
   sizes, weights = restore_network(exported, "gdp", NetworkConfig)
-  assert sizes == SMALL
+  assert sizes == network.config
   for mine, theirs in zip(network.variables, weights, strict=True):
     np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
 
@@ -86,14 +67,14 @@ def test_a_policy_says_how_it_was_trained(exported, told, found, at_most_40):
   assert policy.decisions(40) == at_most_40
 
 
-def test_a_policy_is_replaced_and_anything_else_is_not(network, exported):
-  export.export_policy(exportable(network), exported)
+def test_a_policy_is_replaced_and_anything_else_is_not(policy, exported):
+  export.export_policy(policy, exported)
   assert [p.name for p in exported.parent.iterdir()] == ["policy"]
   other = exported.parent / "thesis"
   other.mkdir()
   (other / "chapter1.tex").write_text("")
   with pytest.raises(TrainingError, match="thesis"):
-    export.export_policy(exportable(network), other)
+    export.export_policy(policy, other)
   assert [p.name for p in other.iterdir()] == ["chapter1.tex"]
 
 

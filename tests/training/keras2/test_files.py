@@ -2,7 +2,6 @@
 and never half of a policy.
 """
 
-import dataclasses
 import json
 import os
 import resource
@@ -15,17 +14,14 @@ import tensorflow as tf
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.errors import TrainingError
 from tfplace.formats import files
-from tfplace.learned import features
 from tfplace.learned.decisions import group_decisions
-from tfplace.learned.policy_format import INFO_FILE, Exportable
+from tfplace.learned.policy_format import INFO_FILE
 from tfplace.simulate import Simulator
 from tfplace.training import export, targets
 from tfplace.training.checkpoints import Checkpoints, JsonState
 from tfplace.training.config import TrainConfig
-from tfplace.training.encoder.gdp import NetworkConfig, PlacementNetwork
 
 DAMAGES = ("empty", "cut", "flipped", "folder")
-SMALL = NetworkConfig(units=16, type_units=4, segment=8, pair_units=8)
 NEWEST = ("checkpoint", "ckpt-2.index", "ckpt-2.data-00000-of-00001")
 
 
@@ -143,16 +139,6 @@ def test_demonstrations_that_cannot_be_written_are_named(tmp_path, monkeypatch):
 
 
 # Exported policies.
-
-
-@pytest.fixture(scope="module")
-def policy():
-  network = PlacementNetwork(SMALL)
-  decisions = group_decisions(problem_of(random_graph(5, 5), gpus(2)))
-  network(features.extract(decisions, axes=SMALL.axes).tensors())
-  sizes = dataclasses.asdict(network.config)
-  functions = network.exported_functions()
-  return Exportable("gdp", sizes, network.variables, functions)
 
 
 def content(folder):

@@ -1,6 +1,5 @@
 """Learners of the literature: losses, training, exact resume, export."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -23,11 +22,7 @@ from tfplace.placers import get_placer
 from tfplace.training import export
 from tfplace.training.methods import learner_type
 from tfplace.training.sequence.learners import target_groups
-from tfplace.training.sequence.networks import (
-  Choices,
-  HierarchicalConfig,
-  advantages,
-)
+from tfplace.training.sequence.networks import Choices, advantages
 from tfplace.training.trainer import Trainer
 
 ALTERNATING = np.array([0, 1] * 5, np.int32)  # Each chain on its own GPU.
@@ -173,17 +168,6 @@ def test_every_sample_is_allowed_and_counted(strategy):
   assert task.evaluations == sum(sizes)
   for devices in np.concatenate(tried):
     Placement(task.decisions.problem, devices)  # checks
-
-
-@pytest.mark.parametrize("ops, groups", [(100, 60), (10, 10)])
-def test_groups_follow_the_largest_cluster_and_graph(ops, groups):
-  task = task_of(problem_of(random_graph(ops, 0), gpus(3)))
-  config = dataclasses.replace(
-    config_of("hierarchical"), network=HierarchicalConfig()
-  )
-  learner = learner_type("hierarchical")([task], config)
-  assert learner.policy.config.groups == groups
-  assert learner.policy.config.types == ("MatMul", "Relu")
 
 
 def test_groups_of_a_target_give_the_target():

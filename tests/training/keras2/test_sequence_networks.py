@@ -2,16 +2,11 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tfplace.learned.decisions import NEVER, group_decisions
-from tfplace.learned.sequence import features, placeto_features
-from tfplace.training.sequence.networks import (
-  HierarchicalConfig,
-  HierarchicalNetwork,
-  Seq2Seq,
-)
+from tfplace.learned.sequence import placeto_features
+from tfplace.training.sequence.networks import Seq2Seq
 from tfplace.training.sequence.placeto_network import (
   PlacetoConfig,
   PlacetoNetwork,
@@ -40,50 +35,6 @@ def test_decoding_takes_the_largest_logits_of_its_choices(is_bidirectional):
   assert choices.tolist() == (logits + noise).argmax(axis=-1).tolist()
   _, again = model(*given[:3], np.zeros_like(noise), choices=choices)
   np.testing.assert_allclose(again, logits, atol=1e-6)
-
-
-def hierarchy():
-  problem = problem_of(
-    random_graph(12, seed=4, cpu_only=True), gpus(2, cpu=True)
-  )
-  types = features.commonest_types([problem])
-  seen = features.extract(group_decisions(problem), types)
-  return HierarchicalNetwork(HierarchicalConfig(8, types, 3)), seen
-
-
-def test_groups_are_means_and_links_of_their_members():
-  network, seen = hierarchy()
-  grouping = np.array([[0, 2] * 6, [1] * 12], np.int32)
-  found, _, number = network.groups({**seen.tensors(), "grouping": grouping})
-  types = network._types(seen.types).numpy()
-  assert number.numpy().tolist() == [[6, 0, 6], [0, 12, 0]]
-  for row, groups in enumerate(grouping):
-    links = np.zeros((3, 3))
-    for a, b in zip(seen.edge_src, seen.edge_dst, strict=True):
-      links[groups[a], groups[b]] += 1
-    for group in range(3):
-      members = np.flatnonzero(groups == group)
-      expected = np.zeros(25)
-      if len(members):
-        expected[:20] = types[members].mean(axis=0)
-        expected[20:] = seen.sizes[members].mean(axis=0)
-      ends = np.concatenate((links[group], links[:, group]))
-      expected = np.concatenate((expected, ends / (ends.max() + 1)))
-      np.testing.assert_allclose(found[row, group], expected, atol=1e-6)
-
-
-def test_a_group_has_the_devices_of_its_members():
-  network, seen = hierarchy()
-  cpu_only = np.flatnonzero(~seen.allowed[:, 0])
-  grouping = np.zeros((50, 12), np.int32)
-  grouping[:, cpu_only] = 1  # Group 2 stays empty.
-  given = {**seen.tensors(), "grouping": tf.constant(grouping)}
-  _, allowed, _ = network.groups(given)
-  expected = [[True] * 3, [False, False, True], [True] * 3]
-  assert allowed[0].numpy().tolist() == expected
-  noise = np.random.default_rng(0).gumbel(size=(50, 3, 3)).astype(np.float32)
-  chosen = network.decode(**given, noise=noise).numpy()
-  assert [len(set(column)) for column in chosen.T] == [3, 1, 3]
 
 
 def placeto_case(number=3):
