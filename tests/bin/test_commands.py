@@ -31,13 +31,11 @@ COMMANDS = (
 def keras_file(tmp_path_factory):
   import keras
 
-  inputs = keras.Input((12,))
-  left = keras.layers.Dense(16, activation="relu", name="left")(inputs)
-  right = keras.layers.Dense(16, activation="relu", name="right")(inputs)
-  joined = keras.layers.Concatenate(name="joined")([left, right])
-  model = keras.Model(inputs, keras.layers.Dense(3, name="head")(joined))
+  model = keras.Sequential([keras.Input((1024,))])
+  for _ in range(3):
+    model.add(keras.layers.Dense(1024, activation="relu"))
   model.compile(optimizer="sgd", loss="mse", jit_compile=False)
-  path = tmp_path_factory.mktemp("keras") / "branches.keras"
+  path = tmp_path_factory.mktemp("keras") / "sequential.keras"
   model.save(path)
   return str(path)
 
@@ -138,24 +136,11 @@ def test_bounds_are_simple_or_proven(
   assert last_json(capsys)["lower_bound_us"] == proven_us > 12
 
 
-@pytest.fixture(scope="module")
-def sequential_file(tmp_path_factory):
-  import keras
-
-  model = keras.Sequential([keras.Input((1024,))])
-  for _ in range(3):
-    model.add(keras.layers.Dense(1024, activation="relu"))
-  model.compile(optimizer="sgd", loss="mse", jit_compile=False)
-  path = tmp_path_factory.mktemp("keras") / "sequential.keras"
-  model.save(path)
-  return str(path)
-
-
 def test_the_split_is_chosen_written_and_known_by_every_command(
-  sequential_file, tmp_path, capsys
+  keras_file, tmp_path, capsys
 ):
   plan, nodes = str(tmp_path / "p.json"), str(tmp_path / "g.pb")
-  source = [f"--keras_model={sequential_file}", "--cluster=v100x2", "--json"]
+  source = [f"--keras_model={keras_file}", "--cluster=v100x2", "--json"]
   source.append("--batch_size=4096")
   written = [f"--output={plan}", f"--output_graph_def={nodes}"]
   chooses = ["--microbatches=auto", "--budget_s=3"]

@@ -140,13 +140,3 @@ def test_a_loop_of_tensorflow_1_is_no_illegal_cycle(tmp_path):
   assert run_steps(traced, [{}])[0] == [16]
   types = skeleton(traced).types
   assert {"Enter", "Merge", "Switch", "NextIteration", "Exit"} <= set(types)
-
-
-def test_a_placeholder_of_unknown_shape_is_refused_by_name(tmp_path):
-  graph = tf.Graph()
-  with graph.as_default():
-    x = tf.compat.v1.placeholder(tf.float32, (None, None), "words")
-    tf.square(x)
-  path = _write(tmp_path / "g.pb", graph.as_graph_def())
-  with pytest.raises(ExtractionError, match=r"'words'.*g\.pb"):
-    trace_graph_def(path)

@@ -3,7 +3,6 @@
 import gzip
 import json
 
-import matplotlib.colors
 import numpy as np
 import pytest
 
@@ -13,7 +12,7 @@ from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.report import op_colors, timeline, trace
+from tfplace.report import timeline, trace
 from tfplace.simulate import Simulator
 
 A, B, Z = "m/first/a", "m/second/b", "m/first/z"
@@ -126,39 +125,3 @@ def test_timeline_that_cannot_be_written_is_refused(tmp_path, name, words):
   with pytest.raises(FormatError, match=words):
     timeline.save_timeline(placed_graphs.chain(), tmp_path / name)
   assert not list(tmp_path.iterdir())
-
-
-def bars_of(placement):
-  """(start, end, top) -> color of the bars of a timeline, and its legend."""
-  tracks, _ = timeline.draw_timeline(schedule_of(placement)).axes
-  found = {}
-  for bars in tracks.collections:
-    paths = bars.get_paths()
-    colors = np.resize(bars.get_facecolors(), (len(paths), 4))
-    for path, color in zip(paths, colors, strict=True):
-      box = path.get_extents()
-      key = (float(box.x0), float(box.x1), round(float(box.y0), 2))
-      found[key] = matplotlib.colors.to_hex(color)
-  return found, [text.get_text() for text in tracks.get_legend().get_texts()]
-
-
-def test_timeline_draws_ops_messages_transfers_and_the_path():
-  bars, legend = bars_of(placed_graphs.messages())
-  first, second = op_colors.op_colors(
-    schedule_of(placed_graphs.messages())
-  ).colors[:2]
-  critical = op_colors.CRITICAL_COLOR
-  assert bars == {
-    (0, 2, 0.08): first,
-    (2, 3, 0.08): op_colors.MESSAGE_COLOR,
-    (0, 3, 0.83): critical,
-    (6.5, 8.5, 1.08): op_colors.MESSAGE_COLOR,
-    (8.5, 9.5, 1.08): second,
-    (6.5, 8.5, 1.83): critical,
-    (8.5, 9.5, 1.83): critical,
-    (3, 6, 2.04): op_colors.TRANSFER_COLOR,
-    (3, 6.5, 2.42): critical,
-  }
-  assert legend == [
-    *("MatMul", "Relu", "send, receive", "transfers", "critical path")
-  ]

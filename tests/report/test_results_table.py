@@ -43,15 +43,6 @@ def test_rows_compare_with_single_and_with_the_bound():
   ]
 
 
-def test_the_fastest_that_fits_or_a_given_best_is_bold():
-  results = [result("a", 2.0), result("b", 1.0, feasible=False)]
-  table = results_table(results)
-  assert [row.style for row in table.to_rich().rows] == ["bold", ""]
-  assert table.rows[1][1] == "1 us (out of memory)"
-  assert results_table(results, best=results[1]).bold == 1
-  assert results_table([]) == ("", results_table([]).columns, [], None)
-
-
 @pytest.mark.parametrize(
   "names, short",
   [

@@ -120,19 +120,6 @@ def test_pattern_is_found_in_the_placement(
   assert list(found.groups) == groups
 
 
-@pytest.mark.parametrize("count, followed", [(1, 0.95), (4, 0.8)])
-def test_a_pipeline_whose_layers_lend_ops_is_one(count, followed):
-  # 10 microbatches; of the 20 ops of each layer, `count` are elsewhere.
-  placement = placed_graphs.split_step([4.0, 4.0], 10, by_stage)
-  graph, devices = placement.problem.graph, placement.devices.copy()
-  for layer in range(2):
-    own = (graph.microbatch >= 0) & (graph.layer == layer)
-    devices[np.flatnonzero(own)[:count]] = 1 - layer
-  found = found_in(Placement(placement.problem, devices))
-  assert found.pattern == parallelism.PIPELINE
-  assert found.followed == pytest.approx(followed)
-
-
 @pytest.mark.parametrize("case", [random_case, costly_case])
 def test_times_of_a_device_add_up_to_the_step(case):
   rng = np.random.default_rng(0)
