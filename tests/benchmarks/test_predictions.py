@@ -37,18 +37,6 @@ def test_scaling_is_relative_to_the_row_of_one_gpu():
   assert found[4]["over"] is None  # no row of one GPU with its batch
 
 
-def test_tables_leave_out_what_waited_for_its_images():
-  far = dataclasses.replace(ONE, batch=64)  # 150 is above 1.25 times 100.
-  waits = dataclasses.replace(ONE, model="efficientnet_b0", precision="mixed")
-  times = ((ONE, 90.0), (far, 150.0), (waits, 10.0))
-  rows = {row.label: saved(row, ms) for row, ms in times}
-  table = run_published_steps.tables({"stamp": {}, "rows": rows})
-  lines = table["published_steps"].splitlines()
-  # Median of log(1 / 0.9) and log(1.5).
-  assert "| one GPU, without XLA | - | 0.255, 1.50 (2) |" in lines
-  assert "| one GPU, 80% interval held | 0 of 0 | 1 of 2 |" in lines
-
-
 def plan(grid, us, **known):
   stages = len(us[0])
   cluster = problems.cluster([np.inf] * 2, bandwidth=100.0, latency=3.0)

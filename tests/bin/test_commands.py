@@ -245,6 +245,7 @@ BAD_FLAGS = [
     "--costs=measured needs running devices",
   ),
   ("estimate --model=nmt --report=r.txt", "ends in .html"),
+  ("place --graph=G --cluster=C --timeline=x.gif", "x.gif"),
   (
     "place --model=rnnlm_2 --cluster=v100x2 --input_shapes=16x9",
     "is for --keras_model; --model says",
@@ -297,18 +298,6 @@ def test_bad_flags_get_one_line_and_exit_1(
   assert len(error) < 2100 and "Error" not in error
   assert words in error
   assert sorted(os.listdir(tmp_path)) == before
-
-
-@pytest.mark.parametrize("flag", ["timeline", "report"])
-def test_a_picture_of_no_known_kind_is_refused_before_the_work(
-  flag, graph_file, cluster_file, capsys, tmp_path
-):
-  out = tmp_path / "p.json"
-  arguments = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
-  arguments += ["--strategy=single", f"--output={out}"]
-  assert place.run([*arguments, f"--{flag}={tmp_path}/x.gif"]) == 1
-  assert "x.gif" in capsys.readouterr().err
-  assert not out.exists()
 
 
 def test_programs_are_joined_by_pipes(graph_file, cluster_file):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.testing.policy_problems import gpus, problem_of, random_graph
+from tests.testing.policy_problems import gpus, problem_of
 from tfplace import Simulator
 from tfplace.graph import OpSpec, build_graph
 from tfplace.learned.decisions import group_decisions
@@ -14,12 +14,11 @@ from tfplace.learned.ordered.base_schedule import (
   FROM_DEVICE,
   LATE_IN,
   LATE_OUT,
-  NUM_FEATURES,
   OCCUPIED_SHARE,
   SOFTLY_CRITICAL_SHARE,
   TO_DEVICE,
 )
-from tfplace.learned.ordered.tables import BaseTables, partial_tables
+from tfplace.learned.ordered.tables import BaseTables
 
 
 def joined():
@@ -80,13 +79,3 @@ def test_waits_for_a_device_are_told_from_waits_for_inputs():
   assert waited[1] == pytest.approx(0.5 * np.log1p(1000 * 11 / 20))
   assert waited[0] == 0.0
   assert waited[2] == pytest.approx(0.5 * np.log1p(1000 * 1 / 20))  # a launch
-
-
-def test_without_a_base_or_a_step_nothing_is_seen():
-  problem = problem_of(random_graph(20, 1, cpu_only=True), gpus(2, cpu=True))
-  decisions = group_decisions(problem)
-  shape = decisions.allowed.shape
-  plain = partial_tables(decisions).scheduled
-  assert plain.shape == (*shape, NUM_FEATURES) and not plain.any()
-  _, tables = BaseTables(decisions).based_on(np.zeros(20, np.int32))
-  assert not tables.scheduled.any()  # Some ops run on the CPU only.

@@ -23,13 +23,6 @@ def small():
   return group_decisions(problem_of(graph, gpus(2, cpu=True)))
 
 
-def test_commonest_types_come_first_and_ties_go_by_name():
-  problem = small().problem
-  expected = ("MatMul", "Relu", "VarHandleOp")
-  assert features.commonest_types([problem]) == expected
-  assert features.commonest_types([problem], 1) == ("MatMul",)
-
-
 def test_embedding_of_a_small_graph():
   decisions = small()
   assert decisions.decision_of.tolist() == [0, 1, 2, 2]

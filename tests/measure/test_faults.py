@@ -127,16 +127,10 @@ def test_a_process_that_does_not_restart_is_no_placements_fault(
   assert workers.pids == ()
 
 
-def test_a_child_takes_its_own_children_along(workers):
-  """The child's group is ended, whatever TensorFlow started in it."""
-  workers.start()
-  for pid in workers.pids:
-    assert os.getpgid(pid) == pid
-
-
 def test_children_leave_no_core_file_and_lack_memory_first(workers):
   workers.start()
   for pid in workers.pids:
+    assert os.getpgid(pid) == pid  # Its group ends with it.
     limits = pathlib.Path(f"/proc/{pid}/limits").read_text().splitlines()
     core = next(line for line in limits if line.startswith("Max core"))
     assert core.split()[4] == "0"

@@ -74,13 +74,6 @@ def test_a_cpu_computes_where_memory_asks_for_it():
   assert result.evaluation.feasible and _on_cpu(result) > 0
 
 
-def test_results_are_of_the_given_problem():
-  problem = _parallel(cpu_us=1950.0)
-  result = _place(problem)
-  assert result.placement.problem is problem
-  assert all(r.placement.problem.off_cpu is None for r in result.tried)
-
-
 def _training_step(cluster: Cluster) -> Problem:
   """A layer with its gradient and update, and an op without a GPU kernel."""
   both = {"GPU": 1.0, "CPU": 1.0}
