@@ -109,8 +109,8 @@ class Chain:
   def move(self, coarse_groups: np.ndarray, temperature_us: float) -> int:
     """Tries to move each of [?] int64 coarse groups; returns evaluations.
 
-    At a temperature of 0, only moves that shorten the step are kept. Moves that
-    change nothing are not simulated.
+    At a temperature of 0, all of a coarse group moves, and only moves that
+    shorten the step are kept. Moves that change nothing are not simulated.
     """
     before, began = self.evaluations, time.perf_counter()
     _move(self._parts, coarse_groups, temperature_us)
@@ -130,7 +130,7 @@ def _move(
       _set(tables, state, group, np.int64(state.devices[group]))
     _judge(parts, np.inf)
   for coarse in coarse_groups:
-    propose(tables, state, coarse)
+    propose(tables, state, coarse, temperature_us > 0)
     if not _apply(tables, state):
       continue
     now_us = state.numbers[CURRENT]

@@ -20,7 +20,8 @@ from tfplace.simulate.links import arrival_us
 # Shares of the moves that begin on the critical path, and, together with these,
 # that go to a neighbor's device.
 _CRITICAL, _NEAR = 0.2, 0.6
-# Share of the moves that leave the groups on other devices where they are.
+# Share of the moves of annealing that leave the groups on other devices where
+# they are.
 _PART = 0.5
 _SLACK_US = 1e-6
 
@@ -124,12 +125,15 @@ def below(state: SearchState, count: int) -> int:
 
 
 @helper
-def propose(tables: SearchTables, state: SearchState, coarse: Index) -> None:
+def propose(
+  tables: SearchTables, state: SearchState, coarse: Index, can_part: bool
+) -> None:
   """Fills `moved` and `targets` with a random move.
 
   Args:
     coarse: Coarse group to move. Some moves take another one of its level, on
       the critical path, instead.
+    can_part: True if some moves take only the groups on one device.
   """
   level = 0
   while coarse >= tables.level_offsets[level + 1]:
@@ -147,7 +151,8 @@ def propose(tables: SearchTables, state: SearchState, coarse: Index) -> None:
   if target < 0 or target == state.devices[group]:
     target = _other_device(tables, state, coarse, group)
   first, last = tables.coarse_offsets[coarse], tables.coarse_offsets[coarse + 1]
-  is_part, device, count = uniform(state) < _PART, state.devices[group], 0
+  is_part = can_part and uniform(state) < _PART
+  device, count = state.devices[group], 0
   for i in range(first, last):
     member = tables.coarse_members[i]
     if not is_part or state.devices[member] == device:
