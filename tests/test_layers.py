@@ -77,11 +77,7 @@ def test_layer_imports_what_the_table_says_and_nothing_else(layer):
 
 
 def test_no_layer_imports_one_that_imports_it():
-  below = dict(ALLOWED)
-  while below:
-    bottom = {name for name, uses in below.items() if not uses & set(below)}
-    assert bottom, f"a circle among {sorted(below)}"
-    below = {n: uses for n, uses in below.items() if n not in bottom}
+  graphlib.TopologicalSorter(ALLOWED).prepare()  # Or a CycleError.
 
 
 def modules_by_import():

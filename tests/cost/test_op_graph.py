@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.testing.slow import slow
 from tfplace import models
 from tfplace.cost import grappler, op_graph, sizes
 from tfplace.errors import ExtractionError, ProblemError
@@ -170,13 +169,9 @@ def test_one_kind_has_one_hardware():
     op_graph(_traced(_matmul), cluster)
 
 
-@pytest.fixture(scope="module", params=[slow("amoebanet_d"), "nmt"])
-def training_step(request):
-  small = {
-    "amoebanet_d": dict(batch_size=2, image_size=32, cells=1, filters=16),
-    "nmt": {"batch_size": 4, "units": 16, "vocabulary": 50, "length": 4},
-  }[request.param]
-  zoo = models.build(request.param, **small)
+@pytest.fixture(scope="module")
+def training_step():
+  zoo = models.build("nmt", batch_size=4, units=16, vocabulary=50, length=4)
   traced = trace_keras(zoo.model, sample=zoo.sample(0))
   return zoo, traced, op_graph(traced, cluster_preset("k80x2"))
 

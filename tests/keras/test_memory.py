@@ -1,4 +1,4 @@
-"""Models that were planned, placed or extracted leave no weights behind."""
+"""Models that were planned and placed leave no weights behind."""
 
 import ctypes
 import gc
@@ -8,6 +8,7 @@ import weakref
 
 import keras
 import numpy as np
+from keras import layers
 
 import tfplace
 
@@ -17,8 +18,15 @@ STEP_MB = 3 * 2 * WIDTH**2 * 4 / 1e6
 ROUNDS = 5
 
 
-def _model():
-  layers = keras.layers
+def _resident_mb():
+  """Returns the memory in use, without free memory not yet returned."""
+  ctypes.CDLL(None).malloc_trim(0)
+  status = pathlib.Path("/proc/self/status").read_text()
+  return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3
+
+
+def _used_parts(microbatches):
+  """Fits a placed model; weak references to it, its variables and handles."""
   model = keras.Sequential(
     [
       keras.Input((WIDTH,)),
@@ -28,58 +36,32 @@ def _model():
     ]
   )
   model.compile("adam", "mse")
-  return model
-
-
-def _fit(model):
+  tfplace.place_model(
+    model,
+    strategy="m_topo",
+    batch_size=BATCH,
+    budget_s=0.1,
+    costs="estimated",
+    microbatches=microbatches,
+  )
   x, y = np.ones((BATCH, WIDTH), "float32"), np.ones((BATCH, 4), "float32")
   model.fit(x, y, batch_size=BATCH, verbose=0)
+  assert len(model.placement.devices) > 1
+  variables = [variable.value for variable in model.variables]
+  parts = [model, *variables, *(v.handle for v in variables)]
+  return [weakref.ref(part) for part in parts]
 
 
-def _resident_mb():
-  """Returns the memory in use, without free memory not yet returned."""
-  ctypes.CDLL(None).malloc_trim(0)
-  status = pathlib.Path("/proc/self/status").read_text()
-  return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) / 1e3
-
-
-def _check_rounds(use):
-  """Nothing lives on of five models, and memory stays what two took.
-
-  Args:
-    use: number of a round -> the objects that must die.
-  """
+def test_placed_models_leave_no_weights():
+  """Nothing lives on of five models, and memory stays what two took."""
   after = []
   gc.collect()
   gc.freeze()  # TensorFlow and Keras: collections of the rounds pass them by
   for number in range(ROUNDS):
-    dead = [weakref.ref(part) for part in use(number)]
+    parts = _used_parts(1 + number % 2)
     keras.utils.clear_session()
     gc.collect()
-    assert [ref() for ref in dead if ref() is not None] == []
+    assert [part() for part in parts if part() is not None] == []
     after.append(_resident_mb())
   # Weights that are held are STEP_MB a round: three times that at the end.
   assert after[-1] < after[1] + 2 * STEP_MB, after
-
-
-def _parts(model):
-  """The model, its variables, and the handles that hold their values."""
-  variables = [variable.value for variable in model.variables]
-  return [model, *variables, *(v.handle for v in variables)]
-
-
-def test_placed_models_leave_no_weights():
-  def place(number):
-    model = tfplace.place_model(
-      _model(),
-      strategy="m_topo",
-      batch_size=BATCH,
-      budget_s=0.1,
-      costs="estimated",
-      microbatches=1 + number % 2,
-    )
-    _fit(model)
-    assert len(model.placement.devices) > 1
-    return _parts(model)
-
-  _check_rounds(place)

@@ -2,9 +2,10 @@
 
 # Modules that every folder may import.
 ANYWHERE = {"errors", "lazy", "version"}
+# What a traced step goes through.
+_LOW = {"graph", "formats", "extraction", "variants", "cost", "simulate"}
 # Folder -> folders of tfplace that it imports. A permission that nobody uses is
 # refused, too.
-_LOW = {"graph", "formats", "extraction", "variants", "cost", "simulate"}
 ALLOWED = {
   "graph": set(),
   "hardware": {"graph"},
