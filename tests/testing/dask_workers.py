@@ -11,17 +11,13 @@ from tfplace.placers import warm_up
 
 
 @contextlib.contextmanager
-def two_workers(restarts: bool = True) -> Iterator[tuple[str, Any]]:
-  """Yields the address of a scheduler and a client of its own.
-
-  Args:
-    restarts: whether a killed worker is started again.
-  """
+def two_workers() -> Iterator[tuple[str, Any]]:
+  """Yields the address of a scheduler and a client of its own."""
   warm_up("auto")  # The workers then load what is compiled.
   worker = {
     "cls": SubprocessWorker,
     "options": {
-      "worker_class": "distributed.Nanny" if restarts else "distributed.Worker",
+      "worker_class": "distributed.Nanny",
       "worker_kwargs": {"nthreads": 1, "dashboard": False},
     },
   }

@@ -1,13 +1,17 @@
 """Training with samples of Dask workers equals training without them."""
 
+import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 
+import distributed
 import numpy as np
 import pytest
 
-from tests.testing.dask_workers import two_workers
+from tests.testing import train_commands
 from tests.testing.policy_problems import gpus, problem_of, random_graph
 from tests.testing.sequence_tasks import config_of
 from tests.testing.slow import SLOW
@@ -19,6 +23,28 @@ from tfplace.training.targets import imitation_task
 from tfplace.training.trainer import Trainer
 
 PROBLEM = problem_of(random_graph(6, seed=1, cpu_only=True), gpus(2, True))
+
+
+@contextlib.contextmanager
+def started_workers():
+  """Starts a scheduler and two workers that nothing restarts."""
+  with contextlib.ExitStack() as stack:
+    cluster = stack.enter_context(
+      distributed.LocalCluster(n_workers=0, dashboard_address=":0")
+    )
+    address = cluster.scheduler_address
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address]
+    for _ in range(2):
+      process = stack.enter_context(
+        subprocess.Popen(
+          [*command, "--no-nanny", "--nthreads=1", "--no-dashboard"],
+          env=train_commands.environment(),
+          stderr=subprocess.DEVNULL,
+        )
+      )
+      stack.callback(process.kill)
+    cluster.wait_for_workers(2, timeout=60)
+    yield stack.enter_context(dask_workers.opened_workers(address))
 
 
 def rows_of(number):
@@ -71,10 +97,7 @@ def trained(simulator):
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_samples_of_workers_train_alike(is_killed):
   expected = trained(Simulator(PROBLEM))
-  with (
-    two_workers(restarts=False) as (address, _),
-    dask_workers.opened_workers(address) as opened,
-  ):
+  with started_workers() as opened:
     if is_killed:
       pid = next(iter(opened._client.run(os.getpid).values()))
       os.kill(pid, signal.SIGKILL)
