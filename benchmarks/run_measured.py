@@ -15,6 +15,7 @@ Workers need an idle core each.
 """
 
 import dataclasses
+import json
 import os
 import statistics
 import time
@@ -165,6 +166,7 @@ class Run:
             **_summary(times[label], _losses(row, extra)),
             "predicted_us": row.predicted_us,
           }
+          self._tell(label, found)
     if self.values.recompute and self.values.devices.startswith("gpus"):
       peak_bytes = rows[_PLACED_ALONE].peak_bytes
       try:
@@ -216,7 +218,12 @@ class Run:
         else:
           times[way] += steps.step_us
           found[way] = _summary(times[way], steps.losses)
+        self._tell(way, found)
     return found
+
+  def _tell(self, label: str, found: Mapping[str, Any]) -> None:
+    """Prints a step at once; its row is saved after the last one."""
+    print(f"{self.name}, {label}: {json.dumps(found[label])}", flush=True)
 
   def _traced(
     self, data: dict[str, np.ndarray], microbatches: VariantConfig

@@ -105,6 +105,20 @@ def test_nvlinks_are_apart_and_a_bus_is_both_ways():
   assert len(to_host) == 1 and not to_host & set(gpus)
 
 
+def test_links_of_eight_gpus_take_less_than_half_a_minute():
+  """At PCIe 3.0, with one bus for all transfers at the same time."""
+  timer, seconds = host(lambda *_: 12e3, lambda *_: ("bus",)), []
+
+  def timed(loads):
+    took_us = timer(loads)
+    # Each load runs once before it is timed.
+    seconds.append((1 + links_lib._STEPS) * sum(took_us) / 1e6)
+    return took_us
+
+  assert len(measured(8, timed).links) == 72
+  assert sum(seconds) < 30.0
+
+
 # Published peer-to-peer rates of a V100 pair, GB/s by MB, and what small
 # messages take.
 PUBLISHED = {1: 17, 2: 25, 4: 31, 8: 36, 16: 39, 32: 41, 64: 42}

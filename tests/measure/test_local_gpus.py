@@ -10,8 +10,10 @@ from tfplace.cost import grappler
 from tfplace.errors import MeasurementError
 from tfplace.hardware.gpu_hardware import gpu_hardware
 from tfplace.hardware.hardware import GPUS, HOSTS
+from tfplace.measure.calibrate import links
 from tfplace.measure.local import gpus
 from tfplace.measure.session import session
+from tfplace.plan import local_devices
 from tfplace.plan.local_devices import local_cluster, shared_note
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
@@ -102,6 +104,29 @@ def test_cards_that_differ_are_of_kinds_of_their_own(host_of):
     [d.name for d in cluster.devices[2:4]]
   )
   assert not shared_note([d.name for d in cluster.devices[:2]])
+
+
+def test_links_of_a_process_are_measured_once(host_of, monkeypatch):
+  asked = []
+
+  def timer(loads):  # 10 us, then 40 GB/s each way
+    asked.append(len(loads))
+    return [max(f.hops * (10 + f.size / 40e3) for f in each) for each in loads]
+
+  monkeypatch.setattr(local_devices, "_measured_links", {})
+  monkeypatch.setattr(links, "timer_on", lambda *_: timer)
+  host_of(*[("Tesla V100-SXM2-32GB", (7, 0), [31])] * 2)
+  described = local_cluster()
+  assert local_devices.lacks_links(described)
+  for _ in range(2):
+    cluster = local_devices.with_measured_links(described, lambda _: None)
+  # Round trips, then transfers at the same time; three pairs of devices.
+  assert len(asked) == 2
+  assert not local_devices.lacks_links(cluster)
+  assert cluster.devices == described.devices
+  assert [link.latency_us for link in cluster.links] == pytest.approx([10] * 6)
+  rates = [link.bandwidth_bytes_per_us for link in cluster.links]
+  assert rates == pytest.approx([40e3] * 6)
 
 
 def test_an_unknown_card_is_measured_and_told_in_a_line(
