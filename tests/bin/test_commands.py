@@ -161,8 +161,12 @@ def test_the_split_is_chosen_written_and_known_by_every_command(
   assert last_json(capsys)["step_time_us"] == placed["step_time_us"]
   assert explain.run(source) == 0
   assert last_json(capsys)
-  assert simulate.run([*source[:2], *source[3:], "--microbatches=auto"]) == 1
-  assert "leave it out where a placement is given" in capsys.readouterr().err
+  for flag, words in (
+    ("--microbatches=auto", "leave it out where a placement is given"),
+    ("--microbatches=32,4064", f"is of {placed['microbatches']} microbatches"),
+  ):
+    assert simulate.run([*source[:2], *source[3:], flag]) == 1
+    assert words in capsys.readouterr().err
 
 
 def test_auto_of_what_cannot_be_split_says_why(
@@ -253,6 +257,10 @@ BAD_FLAGS = [
   # Microbatches of a batch of eight examples.
   ("extract --keras_model=K --microbatches=0", "whole number of at least"),
   ("extract --keras_model=K --microbatches=auto", "only tfplace-place"),
+  (
+    "extract --keras_model=K --microbatches=8,0",
+    "the size '0' must be a whole number of at least 1",
+  ),
   (
     "extract --keras_model=K --microbatches=2 --max_in_flight=0",
     "--max_in_flight='0'",
