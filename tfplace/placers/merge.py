@@ -1,9 +1,7 @@
 """Merging of groups to coarse groups.
 
 As in Placeto (arXiv 1906.08879), the coarse group of least work merges with the
-neighbor with which it exchanges most: again and again down to a number of
-coarse groups, or in passes that merge each once, as in multilevel partitioning
-(Karypis and Kumar, 1998), which gives groups of more even work.
+neighbor with which it exchanges most bytes, again and again.
 """
 
 from collections.abc import Sequence
@@ -16,56 +14,28 @@ from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
 from tfplace.simulate import heap
 from tfplace.simulate.jit import Index, inlined, kernel
-from tfplace.simulate.links import mean_transfer
 
 _NONE = -1  # No entry or group.
-# Powers of two that divide all work in the levels of passes, and numbers of
-# coarse groups of the levels above, by trial.
-_POWERS = range(12, 1, -1)
-_SIZES = (96, 32, 8, 3)
-NUM_MERGED = len(_SIZES)
+# Numbers of coarse groups of the levels, by trial.
+_FINE, _COARSE = (4096, 2048, 1024, 512, 256), (96, 32, 8, 3)
+NUM_COARSE = len(_COARSE)
 
 
 def coarse_levels(groups: GroupGraph) -> list[np.ndarray]:
-  """Merges in passes, then to a few numbers of coarse groups.
+  """Merges to levels of coarse groups.
+
+  The coarsest levels come in two ways: launches count as work, or do not. Which
+  one suits depends on the step.
 
   Returns:
-    For each level, [num_groups] coarse group of each group, 0, 1, ...: those of
-    passes, finest first, and the `NUM_MERGED` others, fewer for small graphs.
+    For each level, [num_groups] coarse group of each group, 0, 1, ...: fine
+    ones, finest first, then `NUM_COARSE` of each way.
   """
-  sizes = [size for size in _SIZES if size < groups.num_groups]
-  merges = merged(groups.problem, sizes)
-  return [*_matched_levels(groups), *map(_numbered, merges)]
-
-
-def _matched_levels(groups: GroupGraph) -> list[np.ndarray]:
-  """Merges in passes, each level from the one before.
-
-  A coarse group has at most 1/4096, 1/2048, ..., 1/4 of all work. Levels that
-  have as many coarse groups as the one before are left out.
-  """
-  problem, label = groups.problem, np.arange(groups.num_groups)
-  work_us, kind = groups.fastest_us, problem.allowed_sets[1]
-  us_per_byte, fixed_us = 0.0, 1.0  # Without links, edges count.
-  if problem.cluster.links:
-    us_per_byte, fixed_us = mean_transfer(problem.cluster, with_gap=True)
-  src, dst, size = groups.edges
-  cut_us = fixed_us + size * us_per_byte
-  levels: list[np.ndarray] = []
-  for power in _POWERS:
-    limit, before, count = work_us.sum() / 2**power, len(work_us), 0
-    while len(work_us) != count:
-      count = len(work_us)
-      links = _links(label[src], label[dst], cut_us, count)
-      parent = _parents(
-        links, work_us, kind, target=1, limit=limit, is_pass=True
-      )
-      kind = kind[parent == np.arange(count)]
-      parent = _numbered(parent)
-      label, work_us = parent[label], np.bincount(parent, work_us)
-    if not levels or count < before:
-      levels.append(label)
-  return levels
+  problem, count = groups.problem, groups.num_groups
+  time_us = np.bincount(problem.group_of, problem.fastest_us, count)
+  sizes = *(size for size in _FINE if size < count), *_COARSE
+  levels = merged(problem, sizes, more_us=groups.fastest_us - time_us)
+  return [*map(_numbered, [*levels, *merged(problem, _COARSE)])]
 
 
 def _numbered(parent: np.ndarray) -> np.ndarray:
@@ -135,7 +105,6 @@ def _parents(
   *,
   target: int,
   limit: float,
-  is_pass: bool = False,
 ) -> np.ndarray:
   """Returns the group that each one is merged into, itself for none.
 
@@ -145,7 +114,6 @@ def _parents(
     kind: [num_groups] labels; only groups of equal labels merge.
     target: number of groups at which merging ends.
     limit: most work of a coarse group.
-    is_pass: merge no group that another one has merged into.
   """
   count, (offsets, other, weight) = len(work_us), links
   parent = np.arange(count)
@@ -158,7 +126,7 @@ def _parents(
     seen = np.full(count, _NONE)
     entries = _Entries(other.copy(), weight.copy(), after, first, last, seen)
     queue = np.empty(2 * count, heap.ENTRY)
-    limits = target, limit, is_pass
+    limits = target, limit
     _merge(parent, entries, work_us.copy(), kind, limits, queue)
   while (parent[parent] != parent).any():
     parent = parent[parent]
@@ -183,7 +151,7 @@ def _merge(
   entries: _Entries,
   work_us: np.ndarray,
   kind: np.ndarray,
-  limits: tuple[int, float, bool],
+  limits: tuple[int, float],
   queue: np.ndarray,
 ) -> None:
   """Fills [num_groups] `parent`; overwrites entries and work.
@@ -191,7 +159,7 @@ def _merge(
   `limits` are the last arguments of `_parents`; `queue` is an empty heap of
   [2 * num_groups].
   """
-  left, (target, limit, is_pass) = len(parent), limits
+  left, (target, limit) = len(parent), limits
   first, last = entries.first, entries.last
   size: Index = np.int64(0)
   for group in range(len(parent)):
@@ -212,8 +180,7 @@ def _merge(
     else:
       entries.after[last[into]] = first[group]
     last[into] = last[group]
-    if not is_pass:
-      size = heap.push(queue, size, work_us[into], into)
+    size = heap.push(queue, size, work_us[into], into)
     left -= 1
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import is_optimal
 from tfplace.placers.groups import GroupGraph
-from tfplace.placers.merge import NUM_MERGED, coarse_levels
+from tfplace.placers.merge import NUM_COARSE, coarse_levels
 from tfplace.placers.search.chain import Chain
 from tfplace.placers.search.state import search_state, search_tables, time_order
 from tfplace.simulate import engine
@@ -28,7 +28,7 @@ _OnAll = Callable[[Callable[[int], object]], None]
 # All of these are by trial. Movable groups from which a graph is large.
 _LARGE = 1000
 # Share of the budget for sweeps of large graphs, and for their first part, in
-# which each chain sweeps the merged levels again and again.
+# which each chain sweeps the coarsest levels again and again.
 _SWEEPS, _REPEATS = 0.5, 0.2
 # Step time, relative to the best start, up to which a start is swept.
 _NEAR = 1.1
@@ -159,17 +159,23 @@ class Search:
   def _sweep_starts(
     self, on_all: _OnAll, clock: "_Clock", starts: Sequence[np.ndarray]
   ) -> None:
-    """Sweeps the coarsest levels in each chain by itself, start after start."""
-    top, count = self._tables.top_level, len(self._chains)
-    turn = 0
+    """Sweeps the coarsest levels in each chain by itself, start after start.
+
+    A chain has both ways of coarse levels in turn, and its neighbor the other.
+    """
+    still, turn = np.zeros(len(self._chains)), 0
     while turn == 0 or clock.progress() < _REPEATS:
+      tops = []
       for i, chain in enumerate(self._chains):
         chain.restart(starts[(turn + i) % len(starts)])
-      for level in range(top, max(0, top - NUM_MERGED), -1):
-        left = np.stack([self._in_turn(i, level) for i in range(count)])
-        while left.size and clock.progress() < _SWEEPS:
-          now, left = np.split(left, [clock.moves()], axis=1)
-          self._move(on_all, now, np.zeros(count))
+        way = (turn // len(starts) + i) % 2
+        tops.append(self._tables.top_level - NUM_COARSE * way)
+      for down in range(NUM_COARSE):
+        left = [self._in_turn(i, top - down) for i, top in enumerate(tops)]
+        while any(map(len, left)) and clock.progress() < _SWEEPS:
+          end = clock.moves()
+          self._move(on_all, [groups[:end] for groups in left], still)
+          left = [groups[end:] for groups in left]
       turn += 1
 
   def _in_turn(self, number: int, level: int) -> np.ndarray:
@@ -181,7 +187,7 @@ class Search:
     """Sweeps the finer levels from the best placement."""
     count = len(self._chains)
     self._gather()
-    for level in range(self._tables.top_level - NUM_MERGED, 0, -1):
+    for level in range(self._tables.top_level - 2 * NUM_COARSE, 0, -1):
       left = self._in_turn(0, level)
       while len(left) and clock.progress() < _SWEEPS:
         end = count * clock.moves()
@@ -231,7 +237,7 @@ class Search:
   def _move(
     self,
     on_all: _OnAll,
-    parts: np.ndarray | Sequence[np.ndarray],
+    parts: Sequence[np.ndarray],
     heat_us: np.ndarray,
   ) -> None:
     """Moves coarse groups in each chain, at its own temperature."""
@@ -281,7 +287,7 @@ class Search:
     tables, rng = self._tables, self._rngs[number]
     lowest, end = 0, tables.top_level + 1
     if self._is_large:
-      most = max(0, end - NUM_MERGED - _WINDOW)
+      most = max(0, end - 2 * NUM_COARSE - _WINDOW)
       lowest = round(most * max(0.0, 0.5 - 0.625 * share))
       end = min(end, lowest + _WINDOW)
     level = rng.integers(lowest, end, count)
