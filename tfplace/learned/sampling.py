@@ -102,8 +102,7 @@ def greedy_and_samples(
 class WorkerSimulator(Simulator):
   """Simulator whose step times are computed on Dask workers.
 
-  The problem is sent once to each worker. Rows that no worker returns are
-  simulated here.
+  The problem is sent once. Rows that no worker returns are simulated here.
   """
 
   def __init__(self, problem: Problem, workers: Workers) -> None:

@@ -35,6 +35,10 @@ _POLL_S = 0.5  # Between two looks at a task.
 _logger = logging.getLogger("tfplace")
 
 
+def _same(data: Any) -> Any:
+  return data
+
+
 class Workers:
   """Workers of a Dask cluster, for tasks from several threads if need be.
 
@@ -87,8 +91,8 @@ class Workers:
         raise TfplaceError(why) from error
 
   def send(self, data: Any) -> Any:
-    """Copies data to all workers; returns what tasks are given for it."""
-    return self._client.scatter(data, broadcast=True)
+    """Sends data once, as a task; returns what other tasks are given for it."""
+    return self._submit(_same, data)  # Dask repeats it if its worker is lost.
 
   def run(
     self,
