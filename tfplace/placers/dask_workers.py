@@ -35,10 +35,6 @@ _POLL_S = 0.5  # Between two looks at a task.
 _logger = logging.getLogger("tfplace")
 
 
-def _same(data: Any) -> Any:
-  return data
-
-
 class Workers:
   """Workers of a Dask cluster, for tasks from several threads if need be.
 
@@ -92,7 +88,8 @@ class Workers:
 
   def send(self, data: Any) -> Any:
     """Sends data once, as a task; returns what other tasks are given for it."""
-    return self._submit(_same, data)  # Dask repeats it if its worker is lost.
+    # Dask repeats the task if its worker is lost.
+    return self._submit(lambda same: same, data)
 
   def run(
     self,
