@@ -287,7 +287,7 @@ class Search:
     tables, rng = self._tables, self._rngs[number]
     lowest, end = 0, tables.top_level + 1
     if self._is_large:
-      most = max(0, end - 2 * NUM_COARSE - _WINDOW)
+      most = max(0, end - NUM_COARSE - _WINDOW)
       lowest = round(most * max(0.0, 0.5 - 0.625 * share))
       end = min(end, lowest + _WINDOW)
     level = rng.integers(lowest, end, count)
