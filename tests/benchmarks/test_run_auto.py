@@ -72,7 +72,7 @@ def test_gains_are_over_the_best_by_hand():
   for row in rows.values():
     row["commit"] = "abc"
   tables = run_auto.tables(found)
-  # 8 where it fits; sqrt(5 * 5); sqrt(3 * 12) = 6, of which 3 is the least.
+  # 8 where it fits; sqrt(5 * 5); sqrt(3 * 12) = 6, with 3 as the least.
   assert (
     "| `k80x2` | 8.00 (8.00) | 5.00 (5.00) | 6.00 (3.00) |"
     in (tables["auto_clusters"])

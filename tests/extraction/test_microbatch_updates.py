@@ -20,7 +20,8 @@ from tests.testing.microbatched import (
 )
 from tfplace.errors import ExtractionError
 
-BATCH = EXAMPLES // 2  # Of models with a state for each example.
+# Batch size of models with a state for each example.
+BATCH = EXAMPLES // 2
 LENGTH, TOKENS, WIDTH = 7, 11, 6
 
 

@@ -106,7 +106,7 @@ def test_pcie_gpus_share_their_switch_to_the_host():
     ("v100x8", 0, 3, 2 * 23950.0),
     ("v100x8", 0, 1, 23950.0),
     ("v100x8", 0, 5, 12000.0),  # no NVLink: through the host
-    # GPUs 1-6 are V100s 0-5 of a DGX-1, of which 0 and 5 have no NVLink.
+    # GPUs 1-6 are V100s 0-5 of a DGX-1; between 0 and 5 there is no NVLink.
     ("p100x1+v100x6", 1, 4, 2 * 23950.0),
     ("p100x1+v100x6", 1, 6, 12000.0),
   ],

@@ -169,7 +169,7 @@ class Twice(Net):
 
 
 class Closure(Net):
-  """Uses the targets of `train_step`, of which it takes the mean."""
+  """Takes the mean of the targets of `train_step`."""
 
   def train_step(self, data):
     _, y, _ = data

@@ -9,7 +9,7 @@ from tfplace.graph.problem import Problem
 from tfplace.placers.dask_workers import Workers
 from tfplace.simulate import Simulator
 
-_THREADS = 2  # Of a simulator, as many as cores per local worker.
+_THREADS = 2  # A simulator has as many as a local worker has cores.
 
 
 def sample(
