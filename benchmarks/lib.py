@@ -142,7 +142,7 @@ class Rows:
     self._path = pathlib.Path(path)
     cli.check_writable(str(path))
     self.stamp = {
-      "costs": costs and f"{costs} {_costs_digest()}",
+      "costs": costs and _costs_stamp(costs),
       "policy": policy and policy_stamp(policy),
       "seeds": list(seeds),
       **settings,
@@ -190,18 +190,48 @@ def load(path: pathlib.Path) -> dict[str, Any]:
 
 def commit() -> str:
   """Returns the commit of this checkout, with "+" if the package differs."""
+  changed = _git("status", "--porcelain", "--", "tfplace")
+  head = _git("rev-parse", "--short=8", "HEAD")
+  return (head or "unknown") + ("+" if changed else "")
 
-  def git(*words: str) -> str:
-    command = ["git", "-C", str(ROOT), *words]
-    return subprocess.run(
-      command, capture_output=True, text=True, check=True
-    ).stdout.strip()
 
+def _git(*words: str) -> str | None:
+  """Returns the output of Git, or None where it fails."""
+  command = ["git", "-C", str(ROOT), *words]
   try:
-    changed = git("status", "--porcelain", "--", "tfplace")
-    return git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
   except (OSError, subprocess.CalledProcessError):
-    return "unknown"
+    return None
+  return run.stdout.strip()
+
+
+def stale(
+  found: Mapping[str, Any], measures: Sequence[str]
+) -> dict[str, list[str]]:
+  """Returns rows by the reason why they are older than what they measure.
+
+  Args:
+    found: content of a file that `Rows` wrote.
+    measures: paths of the code that its rows measure.
+  """
+  for what, today in (("costs", _costs_stamp), ("policy", policy_stamp)):
+    was = found["stamp"].get(what)
+    now = was and today(was.split()[0])
+    if was != now:
+      return {f"{what} {was}, which now are {now}": list(found["rows"])}
+  by_commit: dict[str, list[str]] = {}
+  for key, row in found["rows"].items():
+    by_commit.setdefault(row["commit"], []).append(key)
+  reasons = {}
+  for made, keys in by_commit.items():
+    since = f"{made.rstrip('+')}..HEAD"
+    later = _git("log", "--format=%h %s", since, "--", *measures)
+    if later is None:
+      reasons[f"commit {made}, which is not in this checkout"] = keys
+    elif later:
+      last, count = later.splitlines()[0], len(later.splitlines())
+      reasons[f"commit {made}, {count} changes before {last!r}"] = keys
+  return reasons
 
 
 def host() -> str:
@@ -218,12 +248,12 @@ def policy_stamp(policy: str) -> str:
   return f"{folder.name} {_digest(files)}"
 
 
-def _costs_digest() -> str:
-  """Returns a hash of the fitted numbers of kernel costs."""
+def _costs_stamp(name: str) -> str:
+  """Returns a cost model's name and a hash of the fitted kernel costs."""
   found = json.loads(parameters.PATH.read_text(encoding="utf-8"))
   del found["origin"]
   text = json.dumps(found, sort_keys=True)
-  return hashlib.sha256(text.encode()).hexdigest()[:8]
+  return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _digest(paths: Iterable[pathlib.Path]) -> str:

@@ -1,12 +1,12 @@
 """Steps of models on clusters, and the sets of them for the policy.
 
-`TRAINING` has steps that the shipped `ordered` was trained on; it also had
-MLP-Mixer, Conformer and eight random models of Placeto. Anything may be chosen
-on `DEVELOPMENT`: the rows of GO's published table (Zhou et al., NeurIPS 2020),
-models of `MODELS`, and models that were holdouts once, as were LLaMA, PaLM,
-gMLP, wav2vec 2.0, Perceiver, Swin, ConvLSTM and DDPM, whose code is gone.
-`HOLDOUT`, the third, was placed
-once after all choices; the next evidence needs models and devices of no set.
+`TRAINING` has steps that the shipped `ordered` was trained on. Anything may be
+chosen on `DEVELOPMENT`: the rows of GO's published table (Zhou et al., NeurIPS
+2020) and steps of other models. `HOLDOUT`, the fourth, was placed once after
+all choices; the next evidence needs models and devices of no set. The code of
+the first three is gone (LLaMA, PaLM, gMLP, wav2vec 2.0, Perceiver, Swin,
+ConvLSTM, DDPM, RetNet, SegFormer, Hourglass, EfficientDet, CLIP, DLRM, Deep
+Speech, N-BEATS).
 """
 
 import dataclasses
@@ -148,21 +148,26 @@ class TrainedRow:
     microbatches: 1 leaves the step whole.
     cluster: name of a preset.
     recomputes: True to recompute all activations.
+    compiles: True for a step of units that XLA compiles.
   """
 
   model: str
   microbatches: int
   cluster: str
   recomputes: bool = False
+  compiles: bool = False
 
   @property
   def label(self) -> str:
     how = ", recomputed" if self.recomputes else ""
+    how += ", XLA" if self.compiles else ""
     return f"{self.model} in {self.microbatches}{how} ({self.cluster})"
 
   def problem(self, cache_dir: str | None) -> Problem:
     """The training step on its devices; from the cache if it is there."""
-    graphs = Graphs(self.model, [self.cluster], cache_dir)
+    graphs = Graphs(
+      self.model, [self.cluster], cache_dir, compile_units=self.compiles
+    )
     split = dataclasses.replace(
       graphs.allows,
       count=self.microbatches,
@@ -229,11 +234,15 @@ SetRow = TrainedRow | ZooRow | SyntheticRow
 
 
 def _trained(*texts: str) -> list[TrainedRow]:
-  """Returns rows from "model microbatches cluster", "r" to recompute."""
+  """Returns rows from "model microbatches cluster".
+
+  After it, "r" recomputes, and "xla" compiles units.
+  """
   found = []
   for text in texts:
     model, count, cluster, *more = text.split()
-    found.append(TrainedRow(model, int(count), cluster, more == ["r"]))
+    how = {"recomputes": "r" in more, "compiles": "xla" in more}
+    found.append(TrainedRow(model, int(count), cluster, **how))
   return found
 
 
@@ -249,6 +258,14 @@ TRAINING: Sequence[SetRow] = (
     *("translator 4 v100x4", "translator 1 v100x2+p100x2"),
     *("mixture_of_experts 2 v100x4", "mixture_of_experts 1 2*v100x2"),
     *("densenet 2 v100x4", "densenet 1 v100x4"),
+    *("gpt_medium 4 v100x4 xla", "gpt_medium 1 a100x4 xla"),
+    *("gpt_medium 8 4*v100x2 xla", "gpt_small 8 a100x8 xla"),
+    *("bert_base 4 2*v100x4 xla", "bert_base 1 v100x2+p100x2 xla"),
+    *("bert_small 2 p100x4 xla", "vit 4 a100x4+v100x4 xla", "vit 1 v100x4 xla"),
+    *("translator 4 v100x4 xla", "translator 1 p100x4 xla"),
+    *("unet 4 v100x4 xla", "unet 1 a100x2 xla", "resnet50_gn 4 a100x4 xla"),
+    *("resnet50_gn 1 2*a100x2 xla", "mixture_of_experts 2 v100x4 xla"),
+    *("mixture_of_experts 1 4*v100x2 xla", "densenet 1 v100x4 xla"),
   ),
   ZooRow("rnnlm", "p100x4", {"layers": 3, "length": 20}),
   ZooRow("rnnlm", "v100x8", {"layers": 6, "length": 14}),
@@ -284,13 +301,18 @@ DEVELOPMENT: Sequence[SetRow] = (
     *("resnet50_gn 8 v100x4", "bert_base 4 v100x4", "convnext 8 v100x8"),
     *("densenet 2 k80x2", "efficientnet 4 2*a100x8", "xception 8 h100x8"),
     *("inception_resnet 2 k80x4", "resnet152 4 p100x2"),
+    *("gpt_small 4 a100x4 xla", "gpt_medium 8 2*v100x4 xla"),
+    *("bert_base 1 a100x4 xla", "convnext 4 v100x8 xla"),
+    *("efficientnet 4 2*a100x8 xla", "inception_resnet 1 v100x4 xla"),
+    "xception 1 p100x2 xla",
   ),
 )
-# No model, GPU or cluster is of a training row.
+# No model or GPU is of another set.
 HOLDOUT: Sequence[SetRow] = _trained(
-  *("retnet 8 l4x8", "segformer 4 t4x4", "hourglass 4 2*a10x2"),
-  *("detector 4 t4x2+l4x2", "clip 1 h100x4", "dlrm 1 a10x4"),
-  *("deep_speech 1 l4x4", "nbeats 1 2*t4x4"),
+  *("whisper 4 a30x4 xla", "whisper 1 2*a30x2 xla", "bart 4 rtx-3090x4"),
+  *("t5 8 2*l40sx4 xla", "t5 1 rtx-4090x4 xla", "deberta 4 rtx-a6000x4 xla"),
+  *("gemma 1 a40x4", "bloom 8 h200x8 xla", "vgg 4 rtx-2080tix2+p40x2"),
+  *("mobilenet 1 rtx-3090x2", "nasnet 1 b200x4 xla", "nasnet 4 4*gh200x1 xla"),
 )
 SETS = {
   "published": PUBLISHED,

@@ -1,6 +1,8 @@
 """The installed package is complete: version, data files, commands."""
 
+import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tarfile
@@ -64,6 +66,23 @@ def test_wheel_and_sdist_have_every_module_and_every_data_file(built):
   with tarfile.open(sdist) as archive:
     names = {name.partition("/")[2] for name in archive.getnames()}
   assert modules | DATA | {"README.md", "pyproject.toml"} <= names
+
+
+def test_the_description_has_no_link_into_a_checkout(built):
+  (wheel,) = built.glob("*.whl")
+  name = f"tfplace-{tfplace.__version__}.dist-info/METADATA"
+  text = zipfile.ZipFile(wheel).read(name).decode()
+  assert "Description-Content-Type: text/markdown" in text
+  assert "\n# tfplace\n" in text
+  assert set(re.findall(r"\]\((\w+)", text)) <= {"https"}
+  spec = importlib.util.spec_from_file_location("setup", ROOT / "setup.py")
+  setup = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(setup)
+  linked = setup.long_description("https://example.org/tfplace")
+  assert "(https://example.org/tfplace/raw/main/benchmarks/results/" in linked
+  assert (
+    "[Keras](https://example.org/tfplace/blob/main/docs/keras.md)" in linked
+  )
 
 
 def test_wheel_is_the_package_and_nothing_else(built):

@@ -25,6 +25,7 @@ def test_ops_without_times_are_scaled_by_the_median():
   graph = with_measured_times(_graph(), "GPU", {"a": 12.0, "b": 2.0})
   np.testing.assert_equal(graph.time_us["GPU"], [12.0, 2.0, 0.0, NAN, 5.0])
   np.testing.assert_equal(graph.time_us["CPU"], _graph().time_us["CPU"])
+  assert graph.op_extra == {4: {"estimated": ["GPU"]}}
 
 
 def test_ops_that_were_measured_at_zero_do_not_scale_the_rest():

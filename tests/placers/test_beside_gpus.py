@@ -7,10 +7,12 @@ import pytest
 
 import tfplace
 from tests.testing.clusters import linked
+from tfplace.cost import with_measured_times
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.problem import Problem
-from tfplace.placers.beside_gpus import gpus_compute
+from tfplace.graph.quantities import format_us
+from tfplace.placers.beside_gpus import cpu_note, gpus_compute
 
 MIB = 2.0**20
 
@@ -59,6 +61,17 @@ def test_a_cpu_that_gains_enough_computes(strategy):
   assert _on_cpu(result) == 10
   assert result.evaluation.step_time_us == 1000.0
   assert result.all_on_gpus_us == 2000.0
+
+
+def test_estimates_beside_measured_times_are_told():
+  problem = _parallel(cpu_us=100.0)
+  graph = with_measured_times(problem.graph, "CPU", {"op_0": 100.0})
+  result = _place(Problem(graph, problem.cluster))
+  count = _on_cpu(result) - int(result.placement.devices[0] == 1)
+  note = cpu_note(result)
+  assert f"; {count} ops were not timed on CPUs: their " in note
+  assert f"their {format_us(100.0 * count)} are estimates" in note
+  assert "estimates" not in cpu_note(_place(problem))
 
 
 def test_a_cpu_computes_where_memory_asks_for_it():

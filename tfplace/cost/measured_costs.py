@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfplace.errors import MeasurementError
-from tfplace.graph.op_graph import OpGraph
+from tfplace.graph.op_graph import ESTIMATED, OpGraph
 
 STEP_NOISE = "step_noise"  # key of `OpGraph.extra`
 # Of normal samples: distance of the quartiles in standard deviations, and
@@ -48,8 +48,9 @@ def with_measured_times(
 
   Ops without a measurement keep their estimate, scaled by the median ratio of
   measured to estimated time, because estimates are proportional to times at
-  best. Ops that the kind cannot run or that take no time are unchanged. Names
-  that the graph lacks are ignored, because TensorFlow rewrites graphs.
+  best; `ESTIMATED` in their `op_extra` lists the kind. Ops that the kind cannot
+  run or that take no time are unchanged. Names that the graph lacks are
+  ignored, because TensorFlow rewrites graphs.
 
   Args:
     times_us: op name -> microseconds.
@@ -76,4 +77,10 @@ def with_measured_times(
   if both.any():
     ratio = float(np.median(measured[both] / estimates[both]))
   times = np.where(known, measured, estimates * ratio)
-  return dataclasses.replace(graph, time_us={**graph.time_us, kind: times})
+  extra = dict(graph.op_extra)
+  for op in np.flatnonzero(~known & (estimates > 0)).tolist():
+    kinds = {*extra.get(op, {}).get(ESTIMATED, []), kind}
+    extra[op] = {**extra.get(op, {}), ESTIMATED: sorted(kinds)}
+  return dataclasses.replace(
+    graph, time_us={**graph.time_us, kind: times}, op_extra=extra
+  )

@@ -21,6 +21,8 @@ CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 XLA = "xla"  # Value of "compile" in `OpGraph.extra`: the graph is of units.
 UNIT = "Unit"  # Type of a unit, see `cost.unit_costs`.
+# In `OpGraph.op_extra`: kinds on which an op of a measured step was not timed.
+ESTIMATED = "estimated"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

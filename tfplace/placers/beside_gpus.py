@@ -14,6 +14,7 @@ from tfplace.bounds import check_memory
 from tfplace.errors import InfeasibleError
 from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import Result
+from tfplace.graph.op_graph import ESTIMATED
 from tfplace.graph.phases import updates, variable_ops
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
@@ -191,4 +192,15 @@ def cpu_note(result: Result) -> str:
   if hosts and "sources" in problem.cluster.extra:  # Published, not measured.
     models = ", ".join(sorted(hosts))
     parts.append(f"the speed of the CPU is assumed: {models}")
+  estimated = [
+    op
+    for op, extra in problem.graph.op_extra.items()
+    if working[devices[op]]
+    and problem.cluster.devices[devices[op]].kind in extra.get(ESTIMATED, ())
+  ]
+  if estimated:
+    parts.append(
+      f"{len(estimated)} ops were not timed on CPUs: their"
+      f" {format_us(took_us[estimated].sum())} are estimates"
+    )
   return "; ".join(parts)

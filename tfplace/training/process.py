@@ -28,7 +28,7 @@ def check_packages() -> None:
   if missing:
     raise TrainingError(
       f"training needs the extra 'train', and {', '.join(missing)} is not"
-      " installed: pip install 'tfplace[train]' on Python 3.10 or 3.11"
+      " installed: pip install 'tfplace[train]' on Python 3.11"
     )
 
 
