@@ -25,7 +25,7 @@ NETWORK_US = 1e3
 
 _SCATTERED = (1.0, 0.5, 0.25, 0.1)  # groups on random devices, per placement
 _RUNS = (2, 8)  # runs of consecutive groups, per placement
-_MIN_STEPS = 3  # timed steps of a placement to refit to; first steps are slower
+_MIN_STEPS = 3  # timed steps of a placement to fit to, if some have as many
 # The links were fitted before to more diverse placements, and results of a
 # search may have few messages, so a refit needs more evidence (`fit_runs`).
 _REFIT_PER_DOUBLING = 0.03
@@ -55,14 +55,17 @@ def calibrated(
 
   Args:
     problem: a problem with measured op times and timed links. It is returned
-      unchanged if it has one device or if no placement can be run.
+      unchanged if it has one device or if no placement can be timed.
     evaluator: measures placements.
     guesses: placements that resemble those to predict; may be none.
   """
   if not problem.cluster.links:
     return problem
   rows = samples(problem, 0, guesses)
-  return fit_runs(problem, rows, evaluator.evaluate(rows)).scale(problem)
+  measured = evaluator.evaluate(rows)
+  timed = _timed(measured)
+  fit = fit_runs(problem, rows[timed], [measured[i] for i in timed])
+  return fit.scale(problem)
 
 
 def refitted(
@@ -75,20 +78,14 @@ def refitted(
 
   First, op times and overheads are scaled to the placements on one device,
   which have no messages, because the speed of a host changes over time. Then
-  all factors are fitted to all placements. Placements with few timed steps are
-  ignored if others have enough, because first steps are slower.
+  all factors are fitted to all placements.
 
   Args:
     rows: [placements, num_ops] placements that ran.
     measured: their evaluations; not finite for failed runs.
     starting_us: time in each measured step before its devices start.
   """
-  ran = [
-    (row, evaluation)
-    for row, evaluation in zip(rows, measured, strict=True)
-    if 0 < evaluation.step_time_us < np.inf
-  ]
-  ran = [pair for pair in ran if has_steps(pair[1], _MIN_STEPS)] or ran
+  ran = [(rows[i], measured[i]) for i in _timed(measured)]
   alone = [(row, e) for row, e in ran if (row == row[0]).all()]
   if alone:
     steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
@@ -101,6 +98,12 @@ def refitted(
   evaluations = [e for _, e in ran]
   factors = fit_runs(problem, rows, evaluations, _REFIT_PER_DOUBLING)
   return factors.scale(problem)
+
+
+def _timed(measured: Sequence[Evaluation]) -> list[int]:
+  """Returns the placements that ran; with enough timed steps, if any did."""
+  ran = [i for i, e in enumerate(measured) if 0 < e.step_time_us < np.inf]
+  return [i for i in ran if has_steps(measured[i], _MIN_STEPS)] or ran
 
 
 def has_steps(measured: Evaluation, least: int) -> bool:

@@ -108,14 +108,14 @@ class StepRequest:
     fetches: name -> tensor to fetch in one step before and one after all
       others.
     targets: nodes that every step runs.
-    warmup: number of untimed steps.
+    warmup: number of untimed steps; if it is not 0, the first always runs.
     steps: number of timed steps.
     traced_steps: number of further steps with step stats.
     phase_s: seconds after which warm-up, timing and tracing each start no
-      further step; at least 1, 3 and 1 steps run.
-    seconds: seconds for all phases: no warm-up step starts after a third, no
-      timed step after two thirds, no traced step after all of them; at least 0,
-      1 and 1 steps run.
+      further step; at least 1 (if any), 3 and 1 steps run.
+    seconds: seconds for all phases after compiling, or half of what that took:
+      no warm-up step starts after a third, no timed step after two thirds, no
+      traced step after all of them; at least 0, 1 and 1 steps run.
     optimized: whether timed steps run with Grappler and XLA as functions of
       TensorFlow do. Traced steps never do, so that ops keep their names.
   """

@@ -21,6 +21,9 @@ from tfplace.measure.session import messages, step_stats
 JOB = "worker"
 _TIMEOUT_MS = 10_000  # for answers of a remote worker, except steps
 _OWN = "/job:localhost/"  # devices of this process, without a server
+# Timing takes at least this share of what building and compiling took, since
+# the first steps are slower.
+_STARTING_SHARE = 0.5
 _MAX_FEED_BYTES = 256 << 20  # per run, since a message is limited to 2 GiB
 
 
@@ -108,12 +111,11 @@ def run_steps(
     local = [d.name for d in session.list_devices() if _OWN in d.name]
     step_stats.reset_high_water(local)
     report("the warm-up steps")
-    clock = _Clock(request)
     first = _values(session, request)
-    if request.optimized:  # Grappler took time, and takes it for `step`, too.
+    if request.warmup:  # Grappler and XLA take time for `step`, too.
       step()
-      clock = _Clock(request)
-    for _ in clock.repeat(request.warmup, 1 / 3, at_least=1, hurried=0):
+    clock = _Clock(request, time.perf_counter() - started)
+    for _ in clock.repeat(request.warmup - 1, 1 / 3, at_least=0, hurried=0):
       step()
     report("the timed steps")
     timed = clock.repeat(request.steps, 2 / 3, at_least=3, hurried=1)
@@ -175,10 +177,11 @@ def _targets(
 
 
 class _Clock:
-  """Time limits of the phases of a measurement."""
+  """Time limits of the phases of a measurement, after `starting_s`."""
 
-  def __init__(self, request: messages.StepRequest) -> None:
+  def __init__(self, request: messages.StepRequest, starting_s: float) -> None:
     self._started = time.perf_counter()
+    self._seconds = max(request.seconds, _STARTING_SHARE * starting_s)
     self._request = request
 
   def repeat(
@@ -188,12 +191,12 @@ class _Clock:
 
     Args:
       count: number of turns if time permits.
-      share: fraction of the request's `seconds` at which this phase ends.
+      share: fraction of the seconds at which this phase ends.
       at_least: turns that run regardless of `phase_s`.
       hurried: turns that run regardless of `seconds`.
     """
     began = time.perf_counter()
-    ends = self._started + share * self._request.seconds
+    ends = self._started + share * self._seconds
     for turn in range(count):
       now = time.perf_counter()
       if turn >= at_least and now - began > self._request.phase_s:
