@@ -23,12 +23,9 @@ from tfplace.placers.repair import offer_starts
 from tfplace.placers.tracker import Tracker
 
 SIZES = (512, 128, 32, 8)  # numbers of decisions of a policy that names none
-# Strategies whose placements are starts, for steps without microbatches.
-# Microbatched steps start from `registry.MICROBATCHED`.
-_RULES = ("expert", "axes", "single")
-# Number of ops up to which HEFT's placement is a start, too; at 50,000 it takes
-# a second.
-_HEFT_OPS = 10_000
+# Share of the budget after which no further classical placer makes a start, and
+# largest share of what is left for one that limits itself.
+_STARTS_SHARE, _START_SHARE = 0.4, 0.25
 # With given starts, samples end once the second half of them gained less than
 # this.
 _LEAST_GAIN, _LEAST_SAMPLES = 0.01, 100
@@ -51,7 +48,7 @@ class OrderedPlacer(PolicyPlacer):
     samples: Maximum number of samples per size.
     patience: Samples per size without improvement after which it ends.
     start: [num_starts, num_ops] devices of starts. The best is modified
-      first. None uses the best placement of the rules.
+      first. None uses those of the classical placers.
   """
 
   samples: int = 4096
@@ -112,20 +109,19 @@ def _time_us(tracker: Tracker) -> float:
 
 
 def _ruled(tracker: Tracker) -> Iterator[np.ndarray]:
-  """Yields [num_ops] devices of each rule that succeeds.
+  """Yields [num_ops] devices of each classical placer that succeeds, in order.
 
   If none does, each op goes to the first device that can run it.
   """
   problem, evaluator = tracker.problem, tracker.evaluator
-  is_microbatched = problem.graph.num_microbatches > 1
-  rules = registry.MICROBATCHED if is_microbatched else _RULES
-  heft = ("heft",) if problem.graph.num_ops <= _HEFT_OPS else ()
   count = 0
-  for name in (*rules, *heft):
+  for name in registry.classical(problem):
+    if count and tracker.budget.spent > _STARTS_SHARE:
+      break
     placer = registry.get_placer(name)
-    # A rule may need more devices, or find nothing that fits.
+    # One may need more devices, or find nothing that fits.
     with contextlib.suppress(TfplaceError):
-      budget = Budget(tracker.budget.left_s)
+      budget = Budget(_START_SHARE * tracker.budget.left_s)
       yield placer.place(problem, evaluator, budget, 0).placement.devices
       count += 1
   if not count:
