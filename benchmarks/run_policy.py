@@ -34,7 +34,7 @@ from tfplace.placers.compilation import warm_up
 from tfplace.placers.registry import LEARNED_IN_AUTO, classical, get_placer
 from tfplace.simulate import Simulator
 
-_ONE_SHOT_S = 60.0  # Bound of the seconds of a one-shot placer.
+_ONE_SHOT_S = 20.0  # Bound of the seconds of a one-shot placer.
 _NEVER = 1_000_000_000  # Samples without a better one, after which it ends.
 
 OPTIONS = Options("run_policy", __doc__)
@@ -42,7 +42,9 @@ OPTIONS.add("set", "holdout", "Steps.", choices=list(SETS))
 OPTIONS.add("rows", "", "Pattern of the rows' labels; all where left out.")
 OPTIONS.add("policy", None, "Exported policy; the shipped one where left out.")
 OPTIONS.add("budgets_s", ["3", "10", "60"], "Seconds of `auto`.")
-OPTIONS.add("alone_s", 5.0, "Seconds of the policy's samples.", least=0)
+OPTIONS.add(
+  "alone_s", 5.0, "Seconds of the policy's samples; 0 leaves them out.", least=0
+)
 OPTIONS.add("count", False, "Extracts and counts ops; places nothing.")
 OPTIONS.add_search(0.0, "policy.json")
 
@@ -105,17 +107,20 @@ def measure(
         warm_up(strategy, message_costs)
     return opened[0]
 
-  split = row.microbatches > 1
   policy = values.policy
-  saved.row(
-    f"{row.label}/alone",
-    lambda: {"split": split, **alone(problem(), policy, values.alone_s)},
-  )
+  if values.alone_s:
+    saved.row(
+      f"{row.label}/alone", lambda: alone(problem(), policy, values.alone_s)
+    )
+  split = row.microbatches > 1
   for budget in budgets:
     for seed in seeds:
       saved.row(
         f"{row.label}/{budget}/{seed}",
-        lambda b=budget, s=seed: autos(problem(), policy, b, s),
+        lambda b=budget, s=seed: {
+          "split": split,
+          **autos(problem(), policy, b, s),
+        },
       )
 
 
@@ -172,12 +177,12 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
       label, budget, _ = key.rsplit("/", 2)
       steps.setdefault((label, budget), []).append(row)
   gains: dict[tuple[bool, str], list[float]] = {}
-  for (label, budget), each in steps.items():
+  for (_, budget), each in steps.items():
     without, with_ = (
       statistics.median(row[arm]["step_time_us"] for row in each)
       for arm in ("without", "with")
     )
-    split = rows[f"{label}/alone"]["split"]
+    split = each[0]["split"]
     gains.setdefault((split, budget), []).append(without / with_)
   lines = []
   for (split, budget), found_gains in gains.items():

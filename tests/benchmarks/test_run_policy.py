@@ -27,8 +27,9 @@ def test_no_step_of_the_holdout_was_trained_or_chosen_on():
 
 
 def test_gains_are_ratios_of_medians():
-  def arms(without, with_):
+  def arms(without, with_, split):
     return {
+      "split": split,
       "without": {"step_time_us": without},
       "with": {"step_time_us": with_},
     }
@@ -36,12 +37,12 @@ def test_gains_are_ratios_of_medians():
   alone = {"one_shot": {"heft": {"step_time_us": 6.0}, "m_sct": {"error": ""}}}
   alone["policy"] = {"step_time_us": 3.0}
   rows = {
-    "a/alone": {"split": True, **alone},
-    "a/10/0": arms(8.0, 2.0),
-    "a/10/1": arms(8.0, 4.0),
-    "a/10/2": arms(4.0, 4.0),
-    "b/alone": {"split": False, **alone},
-    "b/10/0": arms(1.0, 2.0),
+    "a/alone": alone,
+    "a/10/0": arms(8.0, 2.0, True),
+    "a/10/1": arms(8.0, 4.0, True),
+    "a/10/2": arms(4.0, 4.0, True),
+    "b/alone": alone,
+    "b/10/0": arms(1.0, 2.0, False),
   }
   for row in rows.values():
     row["commit"] = "abc"

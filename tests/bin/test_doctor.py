@@ -126,6 +126,23 @@ def test_a_version_out_of_range_is_broken(version, examined, monkeypatch):
   assert finding["way_out"].startswith("pip install 'tensorflow")
 
 
+@pytest.mark.parametrize("has_cuda", [True, False])
+def test_the_gpu_extra_needs_the_extras_of_tensorflow(has_cuda, monkeypatch):
+  real = metadata.version
+
+  def installed(name):
+    if not name.startswith("nvidia-"):
+      return real(name)
+    if not has_cuda:
+      raise metadata.PackageNotFoundError(name)
+    return "12.0"
+
+  monkeypatch.setattr(doctor.metadata, "version", installed)
+  lines, _, _ = doctor._libraries({"failure": None, "stage": ""})
+  lacks = "lacks tensorflow[and-cuda]: pip install 'tfplace[gpu]'"
+  assert f"extra gpu: {'installed' if has_cuda else lacks}" in lines
+
+
 def test_keras_on_another_backend_is_broken(examined, monkeypatch, tmp_path):
   monkeypatch.setenv("KERAS_HOME", str(tmp_path))
   (tmp_path / "keras.json").write_text('{"backend": "torch"}')

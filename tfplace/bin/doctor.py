@@ -27,6 +27,7 @@ from tfplace.errors import TfplaceError
 if TYPE_CHECKING:
   import keras
   from absl import flags
+  from packaging.requirements import Requirement
 
 _TIMEOUT_S = 420.0  # A first start compiles for a minute.
 _SAME = 1e-4  # Relative difference of losses, which float32 explains.
@@ -173,7 +174,11 @@ def _libraries(facts: dict[str, Any]) -> Section:
     if extra is None:  # it is for another version of Python
       continue
     if extra:
-      lacking.setdefault(extra, []).extend([name] if version is None else [])
+      names = lacking.setdefault(extra, [])
+      if version is None:
+        names.append(name)
+      elif not _has_extras(wanted):
+        names.append(f"{name}[{','.join(sorted(wanted.extras))}]")
       continue
     lines.append(f"{name:12} {version or 'missing':10} {wanted.specifier}")
     data[name] = version
@@ -190,6 +195,22 @@ def _libraries(facts: dict[str, Any]) -> Section:
     way_out = f"lacks {', '.join(names)}: pip install 'tfplace[{extra}]'"
     lines.append(f"extra {extra}: {way_out if names else 'installed'}")
   return lines, data, findings
+
+
+def _has_extras(wanted: "Requirement") -> bool:
+  """Returns whether what the extras of a package ask for is installed."""
+  from packaging.requirements import Requirement
+
+  try:
+    asked = map(Requirement, metadata.requires(wanted.name) or ())
+    return all(
+      _version(each.name) is not None
+      for each in asked
+      for extra in wanted.extras
+      if each.marker and each.marker.evaluate({"extra": extra})
+    )
+  except metadata.PackageNotFoundError:  # It has another name.
+    return False
 
 
 def _version(name: str) -> str | None:
