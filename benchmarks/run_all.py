@@ -76,6 +76,12 @@ BENCHMARKS = {
     ("--set=training", "--rows=^synthetic 2 ", "--budgets_s=1", "--alone_s=1"),
     measures=("cost", "learned", "placers"),
   ),
+  "policy_published": Benchmark(
+    "benchmarks.run_policy",
+    ("--rows=^transformer_xl, layers 2", "--alone_s=1"),
+    flags=("--set=published", "--budgets_s="),
+    measures=("cost", "learned", "placers"),
+  ),
   "kernels": Benchmark(
     "benchmarks.fit_kernel_costs",
     data="gpu_kernels.csv.gz",

@@ -32,10 +32,12 @@ def test_gains_are_ratios_of_medians():
       "split": split,
       "without": {"step_time_us": without},
       "with": {"step_time_us": with_},
+      "blind": {"step_time_us": 2 * with_},
     }
 
   alone = {"one_shot": {"heft": {"step_time_us": 6.0}, "m_sct": {"error": ""}}}
   alone["policy"] = {"step_time_us": 3.0}
+  alone["blind"] = {"step_time_us": 9.0}
   rows = {
     "a/alone": alone,
     "a/10/0": arms(8.0, 2.0, True),
@@ -48,6 +50,12 @@ def test_gains_are_ratios_of_medians():
     row["commit"] = "abc"
   tables = run_policy.tables({"stamp": {}, "rows": rows})
   # Medians of a: 8 without, 4 with.
-  assert "| 1 microbatched, 10 s | 2.000 | 2.000 | 2.000 |" in tables["policy"]
-  assert "| 1 whole, 10 s | 0.500 | 0.500 | 0.500 |" in tables["policy"]
+  assert (
+    "| 1 microbatched, 10 s | 2.000 | 2.000 | 2.000 | 1.000 |"
+    in tables["policy"]
+  )
+  assert "| 1 whole, 10 s | 0.500 | 0.500 | 0.500 | 0.250 |" in tables["policy"]
   assert "heft 2.00 (2.00)" in tables["policy_alone"]
+  assert "without its network 3.00 (3.00)" in tables["policy_alone"]
+  published = run_policy.tables({"stamp": {"set": "published"}, "rows": rows})
+  assert published.keys() == {"policy_published", "policy_alone_published"}
