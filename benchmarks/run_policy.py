@@ -121,13 +121,14 @@ def measure(
     saved.row(
       f"{row.label}/alone", lambda: alone(problem(), policy, values.alone_s)
     )
-  split = row.microbatches > 1
+  kind = "microbatched" if row.microbatches > 1 else "whole"
+  kind += " in units" if row.compiles else ""
   for budget in budgets:
     for seed in seeds:
       saved.row(
         f"{row.label}/{budget}/{seed}",
         lambda b=budget, s=seed: {
-          "split": split,
+          "kind": kind,
           **autos(problem(), policy, b, s),
         },
       )
@@ -222,20 +223,19 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
     if not key.endswith("/alone"):
       label, budget, _ = key.rsplit("/", 2)
       steps.setdefault((label, budget), []).append(row)
-  gains: dict[tuple[bool, str], list[tuple[float, float]]] = {}
+  gains: dict[tuple[str, str], list[tuple[float, float]]] = {}
   for (_, budget), each in steps.items():
     took_us = {
       arm: statistics.median(row[arm]["step_time_us"] for row in each)
       for arm in ("without", "with", "blind")
     }
     both = took_us["with"], took_us["blind"]
-    kind = each[0]["split"], budget
+    kind = each[0]["kind"], budget
     gains.setdefault(kind, []).append(
       tuple(took_us["without"] / time_us for time_us in both)
     )
   lines = []
-  for (split, budget), pairs in gains.items():
-    kind = "microbatched" if split else "whole"
+  for (kind, budget), pairs in sorted(gains.items()):
     own, blind = zip(*pairs, strict=True)
     mean, other = lib.geometric_mean(own), lib.geometric_mean(blind)
     shown = (f"{g:.3f}" for g in (mean, min(own), max(own), other))

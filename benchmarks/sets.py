@@ -191,7 +191,7 @@ class ZooRow:
   cluster: str
   sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
   batch_size: int | None = None
-  microbatches = 1
+  microbatches, compiles = 1, False
 
   @property
   def label(self) -> str:
@@ -216,7 +216,7 @@ class SyntheticRow:
 
   seed: int
   cluster: str
-  microbatches = 1
+  microbatches, compiles = 1, False
 
   @property
   def label(self) -> str:

@@ -27,9 +27,9 @@ def test_no_step_of_the_holdout_was_trained_or_chosen_on():
 
 
 def test_gains_are_ratios_of_medians():
-  def arms(without, with_, split):
+  def arms(without, with_, kind):
     return {
-      "split": split,
+      "kind": kind,
       "without": {"step_time_us": without},
       "with": {"step_time_us": with_},
       "blind": {"step_time_us": 2 * with_},
@@ -40,11 +40,11 @@ def test_gains_are_ratios_of_medians():
   alone["blind"] = {"step_time_us": 9.0}
   rows = {
     "a/alone": alone,
-    "a/10/0": arms(8.0, 2.0, True),
-    "a/10/1": arms(8.0, 4.0, True),
-    "a/10/2": arms(4.0, 4.0, True),
+    "a/10/0": arms(8.0, 2.0, "microbatched"),
+    "a/10/1": arms(8.0, 4.0, "microbatched"),
+    "a/10/2": arms(4.0, 4.0, "microbatched"),
     "b/alone": alone,
-    "b/10/0": arms(1.0, 2.0, False),
+    "b/10/0": arms(1.0, 2.0, "whole in units"),
   }
   for row in rows.values():
     row["commit"] = "abc"
@@ -54,7 +54,10 @@ def test_gains_are_ratios_of_medians():
     "| 1 microbatched, 10 s | 2.000 | 2.000 | 2.000 | 1.000 |"
     in tables["policy"]
   )
-  assert "| 1 whole, 10 s | 0.500 | 0.500 | 0.500 | 0.250 |" in tables["policy"]
+  assert (
+    "| 1 whole in units, 10 s | 0.500 | 0.500 | 0.500 | 0.250 |"
+    in tables["policy"]
+  )
   assert "heft 2.00 (2.00)" in tables["policy_alone"]
   assert "without its network 3.00 (3.00)" in tables["policy_alone"]
   published = run_policy.tables({"stamp": {"set": "published"}, "rows": rows})

@@ -64,9 +64,9 @@ _CONSOLIDATION_SHARE, _CONSOLIDATION_S_PER_OP = 0.03, 6e-6
 class AutoPlacer:
   """Runs all placers and keeps the best placement.
 
-  The policy changes the best placement before the search. On steps without
-  microbatches only a given policy is asked, since the search gains more than
-  the shipped one in the same seconds.
+  The policy changes the best placement before the search. On whole steps and
+  on steps in units that XLA compiles only a given policy is asked, since the
+  search gains as much as the shipped one in the same seconds.
 
   Attributes:
     learned: learned placers to run; () for none.
@@ -227,9 +227,11 @@ class _Run:
     if self.is_met:
       self.skipped[strategy] = _MET
       return None
-    if self.problem.graph.num_microbatches == 1 and self.placer.policy is None:
+    graph = self.problem.graph
+    is_asked = graph.num_microbatches > 1 and not graph.members
+    if not is_asked and self.placer.policy is None:
       self.skipped[strategy] = (
-        "the search gains more on steps without microbatches"
+        "the search gains as much on whole steps and on units that XLA compiles"
       )
       return None
     left, num_ops = self.tracker.left, self.problem.graph.num_ops
