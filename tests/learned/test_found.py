@@ -67,3 +67,22 @@ def test_auto_begins_there(problem, known, tmp_path):
   assert first.evaluation.step_time_us <= known_us
   # The policy itself is not there, which `auto` says.
   assert str(tmp_path) in result.skipped["ordered"]
+
+
+@pytest.mark.parametrize(
+  ("count", "extra", "is_asked"),
+  [(1, {}, False), (2, {}, True), (2, {0: {"members": ["x"]}}, False)],
+)
+def test_auto_asks_the_shipped_policy_for_microbatches_of_ops(
+  count, extra, is_asked, problem
+):
+  part = np.arange(60, dtype=np.int32) % count if count > 1 else np.full(60, -1)
+  graph = dataclasses.replace(
+    problem.graph, microbatch=part.astype(np.int32), op_extra=extra
+  )
+  problem = dataclasses.replace(problem, graph=graph)
+  assert graph.num_microbatches == count
+  result = AutoPlacer().place(problem, Simulator(problem), Budget(60.0, 400), 0)
+  assert ("ordered" in result.skipped) != is_asked
+  tried = {each.strategy for each in result.tried}
+  assert ("ordered" in tried) == is_asked
