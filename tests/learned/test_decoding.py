@@ -20,7 +20,7 @@ from tfplace.learned.ordered.decoding import (
   Head,
   decode,
 )
-from tfplace.learned.ordered.placer import OrderedPlacer, passes_of
+from tfplace.learned.ordered.placer import OrderedPlacer
 from tfplace.learned.ordered.tables import partial_tables
 from tfplace.placers.tracker import Tracker
 
@@ -136,8 +136,8 @@ def test_a_full_device_is_left_out():
 def best_of(problem, seed, **given):
   placer = OrderedPlacer(**{"samples": 60, **given})
   tracker = Tracker("ordered", problem, Simulator(problem), Budget(60.0))
-  passes = passes_of(problem, UniformPolicy(16))
-  placer.search(tracker, np.random.default_rng(seed), passes)
+  rng = np.random.default_rng(seed)
+  placer._propose(UniformPolicy(16), tracker, rng)
   return tracker.result()
 
 

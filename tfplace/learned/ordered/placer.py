@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -62,19 +62,12 @@ class OrderedPlacer(PolicyPlacer):
     tracker: Tracker,
     rng: np.random.Generator,
   ) -> None:
-    self.search(tracker, rng, passes_of(tracker.problem, policy))
-
-  def search(
-    self,
-    tracker: Tracker,
-    rng: np.random.Generator,
-    passes: "Sequence[Pass]",
-  ) -> None:
     """Offers samples until none of the last `patience` was an improvement.
 
     With given starts, as in `auto`, where a search follows, they also end once
     they gain little.
     """
+    passes = _passes_of(tracker.problem, policy)
     base = self._begin(tracker)
     best_us = [_time_us(tracker)]
     better = -1  # number of the sample that found the best placement
@@ -242,7 +235,7 @@ def single_gains(tables: PartialTables, head: Head) -> np.ndarray:
   return np.maximum(gains, NEVER)
 
 
-def passes_of(problem: Problem, policy: policies.Policy) -> list[Pass]:
+def _passes_of(problem: Problem, policy: policies.Policy) -> list[Pass]:
   """Returns a pass for each number of decisions that a policy names."""
   sizes = [n for n in policy.decisions() if n is not None] or SIZES
   passes: list[Pass] = []
