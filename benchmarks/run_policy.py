@@ -43,7 +43,7 @@ from tfplace.simulate import Simulator
 _STRATEGY = "ordered"
 _ONE_SHOT_S = 20.0  # Bound of the seconds of a one-shot placer.
 _BEST, _BLIND = "best one-shot placer", "samples without its network"
-_OTHERS = (_BEST, "expert", "metis", "heft", _BLIND)
+_OTHERS = (_BEST, "expert", "metis", _BLIND)
 _NEVER = 1_000_000_000  # Samples without a better one, after which it ends.
 
 OPTIONS = Options("run_policy", __doc__)
@@ -267,7 +267,7 @@ def _alone(rows: Mapping[str, dict]) -> str:
         own = row["policy"]["step_time_us"]
         ratios.setdefault(name, []).append(times[name] / own)
   said = [f"{name} {lib.mean_and_least(each)}" for name, each in ratios.items()]
-  return f"Over samples of the policy alone: {', '.join(said)}."
+  return f"Over the policy alone: {', '.join(said)}."
 
 
 if __name__ == "__main__":

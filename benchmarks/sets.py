@@ -1,8 +1,9 @@
 """Steps of models on clusters, and the sets of them for the policy.
 
-`TRAINING` has steps that the shipped `ordered` was trained on. Anything may be
-chosen on `DEVELOPMENT`: the rows of GO's published table (Zhou et al., NeurIPS
-2020) and steps of other models. `HOLDOUT`, the fourth, was placed once after
+`TRAINING` has steps that the shipped `ordered` was trained on, and steps in
+units, on which training gained nothing. Anything may be chosen on
+`DEVELOPMENT`: the rows of GO's published table (Zhou et al., NeurIPS 2020) and
+steps of other models. `HOLDOUT`, the fourth, was placed once after
 all choices; the next evidence needs models and devices of no set. The code of
 the first three is gone (LLaMA, PaLM, gMLP, wav2vec 2.0, Perceiver, Swin,
 ConvLSTM, DDPM, RetNet, SegFormer, Hourglass, EfficientDet, CLIP, DLRM, Deep

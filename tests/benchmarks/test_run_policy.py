@@ -35,7 +35,7 @@ def test_gains_are_ratios_of_medians():
       "blind": {"step_time_us": 2 * with_},
     }
 
-  alone = {"one_shot": {"heft": {"step_time_us": 6.0}, "m_sct": {"error": ""}}}
+  alone = {"one_shot": {"metis": {"step_time_us": 6.0}, "m_sct": {"error": ""}}}
   alone["policy"] = {"step_time_us": 3.0}
   alone["blind"] = {"step_time_us": 9.0}
   rows = {
@@ -58,7 +58,7 @@ def test_gains_are_ratios_of_medians():
     "| 1 whole in units, 10 s | 0.500 | 0.500 | 0.500 | 0.250 |"
     in tables["policy"]
   )
-  assert "heft 2.00 (2.00)" in tables["policy_alone"]
+  assert "metis 2.00 (2.00)" in tables["policy_alone"]
   assert "without its network 3.00 (3.00)" in tables["policy_alone"]
   published = run_policy.tables({"stamp": {"set": "published"}, "rows": rows})
   assert published.keys() == {"policy_published", "policy_alone_published"}
