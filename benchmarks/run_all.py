@@ -14,12 +14,14 @@ measure changed since; `--renew` measures them again.
   python -m benchmarks.run_all --quick --results_dir=FOLDER
 """
 
+import contextlib
 import dataclasses
 import importlib
 import pathlib
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 from absl import flags
 
@@ -188,18 +190,24 @@ def _stale(folder: pathlib.Path, name: str) -> dict[str, list[str]]:
   return lib.stale(lib.load(path), measures)
 
 
-def _drop_stale(folder: pathlib.Path, name: str) -> None:
-  """Removes stale rows from a file, and the file if none is left."""
+@contextlib.contextmanager
+def _without_stale(folder: pathlib.Path, name: str) -> Iterator[None]:
+  """Removes stale rows from a file; puts it back if none is measured."""
   dropped = {key for keys in _stale(folder, name).values() for key in keys}
   if not dropped:
+    yield
     return
   path = folder / f"{name}.json"
   found = lib.load(path)
   rows = {key: row for key, row in found["rows"].items() if key not in dropped}
+  path.unlink()
   if rows:
     write_json(path, {**found, "rows": rows})
-  else:
-    path.unlink()
+  try:
+    yield
+  finally:
+    if not path.exists():
+      write_json(path, found)
 
 
 def run(
@@ -224,11 +232,13 @@ def run(
   if left_s <= 0:
     print(f"{name}: left out, the hours are over", flush=True)
     return True
-  if values.renew:
-    _drop_stale(folder, name)
   print("+", *command[1:], flush=True)
+  renewed = (
+    _without_stale(folder, name) if values.renew else contextlib.nullcontext()
+  )
   try:
-    done = subprocess.run(command, cwd=lib.ROOT, check=False, timeout=left_s)
+    with renewed:
+      done = subprocess.run(command, cwd=lib.ROOT, check=False, timeout=left_s)
   except subprocess.TimeoutExpired:
     print(f"{name}: cut off, the hours are over", flush=True)
     return True

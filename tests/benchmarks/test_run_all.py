@@ -60,3 +60,27 @@ def test_committed_pages_have_the_tables_of_committed_files(tmp_path):
     found = lib.load(lib.RESULTS / f"{name}.json")
     known |= set(module_of(name).tables(found))
   assert tables == known
+
+
+@pytest.mark.skipif(lib.commit() == "unknown", reason="needs Git")
+def test_stale_rows_are_told_and_never_lost(tmp_path, capsys):
+  folder = f"--results_dir={tmp_path}"
+  fresh = {"commit": lib.commit()}
+  stamp = {"costs": None, "policy": None}
+  path = tmp_path / "speed.json"
+
+  def check(stamp, **rows):
+    path.write_text(json.dumps({"stamp": stamp, "rows": rows}))
+    code = run_all.OPTIONS.call(run_all.main, ["--only=check", folder])
+    return code, capsys.readouterr().out
+
+  assert check(stamp, new=fresh) == (0, "")
+  code, told = check(stamp, new=fresh, old={"commit": "0123abcd"})
+  assert code != 0
+  assert "speed: 1 rows are of commit 0123abcd, which is not in this" in told
+  code, told = check({**stamp, "policy": "ordered 0"}, new=fresh)
+  assert code != 0 and "1 rows are of policy ordered 0, which now" in told
+  before = path.read_text()
+  with run_all._without_stale(tmp_path, "speed"):
+    assert not path.exists()
+  assert json.loads(path.read_text()) == json.loads(before)
