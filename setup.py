@@ -12,7 +12,7 @@ import tomllib
 import setuptools
 
 ROOT = pathlib.Path(__file__).parent
-_RELATIVE = re.compile(r"(!?)\[([^]]+)\]\((?!https?:)([^)]+)\)")
+_RELATIVE = re.compile(r"(!?)\[([^]]+)\]\((?!https?:|#)([^)]+)\)")
 
 
 def long_description(source: str | None) -> str:

@@ -34,6 +34,9 @@ from tfplace.formats.json_file import write_json
 PAGES = ("README.md", "docs/results.md")
 
 
+_STEPS = ("cost", "extraction", "variants")
+
+
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
   """One benchmark.
@@ -52,7 +55,7 @@ class Benchmark:
   data: str | None = None
   out: tuple[str, str] = ("out", "json")
   flags: tuple[str, ...] = ()
-  measures: tuple[str, ...] = ("cost", "extraction", "variants", "placers")
+  measures: tuple[str, ...] = (*_STEPS, "hardware", "placers", "simulate")
 
 
 _SMALL = ("--budget_s=1",)
@@ -76,13 +79,13 @@ BENCHMARKS = {
   "policy": Benchmark(
     "benchmarks.run_policy",
     ("--set=training", "--rows=^synthetic 2 ", "--budgets_s=1", "--alone_s=1"),
-    measures=("cost", "learned", "placers"),
+    measures=("cost", "hardware", "learned", "placers", "simulate"),
   ),
   "policy_published": Benchmark(
     "benchmarks.run_policy",
     ("--rows=^transformer_xl, layers 2", "--alone_s=1"),
     flags=("--set=published", "--budgets_s="),
-    measures=("cost", "learned", "placers"),
+    measures=("cost", "hardware", "learned", "placers", "simulate"),
   ),
   "kernels": Benchmark(
     "benchmarks.fit_kernel_costs",
@@ -93,13 +96,13 @@ BENCHMARKS = {
     "benchmarks.run_published_steps",
     ("--models=inception_v3",),
     "gpu_steps.csv",
-    measures=("cost", "extraction", "variants"),
+    measures=(*_STEPS, "hardware", "simulate"),
   ),
   "plans": Benchmark(
     "benchmarks.run_plans",
     ("--sets=amp",),
     "plans",
-    measures=("cost", "simulate"),
+    measures=("cost", "hardware", "simulate"),
   ),
   "measured": Benchmark(
     "benchmarks.run_measured",
@@ -192,7 +195,10 @@ def _stale(folder: pathlib.Path, name: str) -> dict[str, list[str]]:
 
 @contextlib.contextmanager
 def _without_stale(folder: pathlib.Path, name: str) -> Iterator[None]:
-  """Removes stale rows from a file; puts it back if none is measured."""
+  """Removes stale rows from a file; puts back those not measured again.
+
+  Rows of other costs or another policy are put back only if none is measured.
+  """
   dropped = {key for keys in _stale(folder, name).values() for key in keys}
   if not dropped:
     yield
@@ -206,8 +212,9 @@ def _without_stale(folder: pathlib.Path, name: str) -> Iterator[None]:
   try:
     yield
   finally:
-    if not path.exists():
-      write_json(path, found)
+    new = lib.load(path) if path.exists() else found
+    if new["stamp"] == found["stamp"]:
+      write_json(path, {**new, "rows": {**found["rows"], **new["rows"]}})
 
 
 def run(

@@ -83,6 +83,7 @@ def test_the_description_has_no_link_into_a_checkout(built):
   assert (
     "[Keras](https://example.org/tfplace/blob/main/docs/keras.md)" in linked
   )
+  assert "[keeps XLA](#results)" in linked
 
 
 def test_wheel_is_the_package_and_nothing_else(built):

@@ -62,6 +62,12 @@ def test_committed_pages_have_the_tables_of_committed_files(tmp_path):
   assert tables == known
 
 
+def test_what_benchmarks_measure_is_there():
+  for benchmark in run_all.BENCHMARKS.values():
+    for folder in benchmark.measures:
+      assert (lib.ROOT / "tfplace" / folder).is_dir(), folder
+
+
 @pytest.mark.skipif(lib.commit() == "unknown", reason="needs Git")
 def test_stale_rows_are_told_and_never_lost(tmp_path, capsys):
   folder = f"--results_dir={tmp_path}"
@@ -84,3 +90,8 @@ def test_stale_rows_are_told_and_never_lost(tmp_path, capsys):
   with run_all._without_stale(tmp_path, "speed"):
     assert not path.exists()
   assert json.loads(path.read_text()) == json.loads(before)
+  check(stamp, old={"commit": "0123abcd"}, gone={"commit": "0123abcd"})
+  with run_all._without_stale(tmp_path, "speed"):
+    path.write_text(json.dumps({"stamp": stamp, "rows": {"old": fresh}}))
+  rows = json.loads(path.read_text())["rows"]
+  assert rows == {"old": fresh, "gone": {"commit": "0123abcd"}}

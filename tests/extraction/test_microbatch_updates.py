@@ -1,4 +1,4 @@
-"""What a split step updates once: by optimizers, of lookups, in states.
+"""Updates that a split step makes once: of optimizers, lookups and states.
 
 The reference is Keras itself: the same model, seed and data, not split.
 """

@@ -130,7 +130,7 @@ def _chain() -> "keras.Model":
 def _report(trains: bool) -> dict[str, Any]:
   """Runs the child; returns its facts, and how it ended as "failure"."""
   package = str(pathlib.Path(tfplace.__file__).parent.parent)
-  # What PYTHONPATH names comes first, as in this process.
+  # Folders of PYTHONPATH come first, as in this process.
   path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), package]))
   command = f"from tfplace.bin import doctor; doctor.examine({trains})"
   environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}

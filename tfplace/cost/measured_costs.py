@@ -10,8 +10,8 @@ from tfplace.errors import MeasurementError
 from tfplace.graph.op_graph import ESTIMATED, OpGraph
 
 STEP_NOISE = "step_noise"  # key of `OpGraph.extra`
-# Of normal samples: distance of the quartiles in standard deviations, and
-# standard error of the median relative to that of the mean.
+# Normal samples: the quartiles are so many standard deviations apart, and the
+# median has so many times the standard error of the mean.
 _QUARTILES_APART, _MEDIAN_TO_MEAN = 1.349, math.sqrt(math.pi / 2)
 
 

@@ -299,8 +299,8 @@ def _edge_table(edges: Sequence[tuple[int, int, int]]) -> np.ndarray:
       if [isinstance(number, whole) for number in edge] != [True] * 3
     )
     raise FormatError(
-      "an edge is (producer, output, consumer), three integers, of which the"
-      f" ops are positions, not names: {shown(next(bad, edges))}"
+      "an edge is (producer, output, consumer), three integers: ops"
+      f" are positions, not names: {shown(next(bad, edges))}"
     ) from error
 
 
