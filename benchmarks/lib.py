@@ -1,5 +1,6 @@
 """Flags, stamped rows and Markdown tables of the benchmarks."""
 
+import ast
 import hashlib
 import json
 import math
@@ -210,6 +211,8 @@ def stale(
 ) -> dict[str, list[str]]:
   """Returns rows by the reason why they are older than what they measure.
 
+  Comments and docstrings may have changed since.
+
   Args:
     found: content of a file that `Rows` wrote.
     measures: paths of the code that its rows measure.
@@ -224,14 +227,37 @@ def stale(
     by_commit.setdefault(row["commit"], []).append(key)
   reasons = {}
   for made, keys in by_commit.items():
-    since = f"{made.rstrip('+')}..HEAD"
-    later = _git("log", "--format=%h %s", since, "--", *measures)
-    if later is None:
+    since = made.rstrip("+"), "HEAD"
+    files = _git("diff", "--name-only", *since, "--", *measures)
+    if files is None:
       reasons[f"commit {made}, which is not in this checkout"] = keys
-    elif later:
-      last, count = later.splitlines()[0], len(later.splitlines())
-      reasons[f"commit {made}, {count} changes before {last!r}"] = keys
+      continue
+    changed = [
+      path
+      for path in files.splitlines()
+      if len({_code(commit, path) for commit in since}) > 1
+    ]
+    if changed:
+      more = f" and {len(changed) - 1} more" if changed[1:] else ""
+      reasons[f"commit {made}, before changes of {changed[0]}{more}"] = keys
   return reasons
+
+
+def _code(commit: str, path: str) -> str | None:
+  """Returns a file of a commit; Python without comments and docstrings."""
+  text = _git("show", f"{commit}:{path}")
+  if text is None or not path.endswith(".py"):
+    return text
+  tree = ast.parse(text)
+  for node in ast.walk(tree):
+    body = getattr(node, "body", None)
+    if isinstance(body, list):
+      node.body = [line for line in body if not _is_text(line)]
+  return ast.dump(tree)
+
+
+def _is_text(line: ast.AST) -> bool:
+  return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
 
 
 def host() -> str:

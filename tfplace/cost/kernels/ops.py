@@ -142,7 +142,7 @@ def kernel_of(op: Op, tensor_float_32: bool) -> Kernel | None:
     op: with shapes; unknown sizes count as 1.
     tensor_float_32: whether float32 is multiplied in TF32 where a GPU can.
   """
-  if op.type in FREE or _is_on_host(op):
+  if op.type in FREE or _is_on_host(op) or _reduces_nothing(op):
     return None
   precision = _precision(op, tensor_float_32)
   product = _PRODUCTS.get(op.type)
@@ -161,6 +161,20 @@ def _is_on_host(op: Op) -> bool:
     and spec.is_known
     and math.prod(shape(spec)) <= _HOST_ELEMENTS
     for spec in tensors
+  )
+
+
+def _reduces_nothing(op: Op) -> bool:
+  """Whether a reduction forwards its input, as gradients of sums often do.
+
+  Those of broadcasts have axes even where nothing was broadcast
+  (`tensorflow/core/kernels/reduction_ops_common.h`, "Reduces nothing").
+  """
+  specs = (*op.inputs[:1], *op.outputs)
+  return (
+    op.type in _REDUCTIONS
+    and all(spec.is_known for spec in specs)
+    and len({math.prod(shape(spec)) for spec in specs}) == 1
   )
 
 
