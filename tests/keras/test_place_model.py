@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
-from tfplace.errors import ApplyError
+from tfplace.errors import ApplyError, ExtractionError
 
 FULL = at.LOCAL + "CPU:"
 
@@ -324,5 +324,11 @@ def test_unknown_keywords_and_other_results_are_refused():
   for function in (tfplace.place_model, tfplace.plan_model):
     with pytest.raises(TypeError, match="has no keyword 'strategie'"):
       function(at.build("dense"), strategie="auto")
+    with pytest.raises(TypeError, match="did you mean 'budget_s'"):
+      function(at.build("dense"), budget=3)
+    with pytest.raises(ExtractionError, match="64, and the batch has 32"):
+      function(at.build("dense"), batch_size=32, microbatches=64)
+  with pytest.raises(TypeError, match="builds a model, not"):
+    tfplace.placed(at.build("dense"))
   with pytest.raises(ApplyError, match="Keras 3 model"):
     tfplace.placed(lambda: 3)()

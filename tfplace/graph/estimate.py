@@ -150,13 +150,17 @@ class StepEstimate:
   notes: tuple[str, ...] = ()
 
 
+MAX_BATCH = 1 << 20  # Largest batch that is tried.
+
+
 @dataclasses.dataclass(frozen=True)
 class LargestBatch:
   """Largest batch whose step was found to fit on a cluster.
 
   Attributes:
     cluster: name of the cluster.
-    batch_size: examples; this batch fits, and one more example does not.
+    batch_size: examples; this batch fits, and one more example does not, unless
+      it is `MAX_BATCH`.
     strategy: placer of the placement that fits.
     step_time_us: simulated step time of that placement.
     peak_memory_bytes: peak of its fullest device.

@@ -123,7 +123,8 @@ class VariantConfig:
       )
     if self.count > examples:
       raise ExtractionError(
-        f"microbatches is {self.count}, and the batch has {examples} examples"
+        f"microbatches is {self.count}, and the batch has {examples} examples:"
+        " give at most that number"
       )
 
   def with_count(

@@ -194,8 +194,11 @@ def placed(function: Any = None, /, **options: Unpack[PlaceOptions]) -> Any:
   PlanConfig.from_options({k: v for k, v in options.items() if k not in where})
   if function is None:
     return functools.partial(_decorate, options)
-  if not callable(function):
-    raise TypeError(f"placed() decorates a function, not {function!r:.60}")
+  if isinstance(function, keras.Model) or not callable(function):
+    raise TypeError(
+      "placed() decorates a function that builds a model, not"
+      f" {function!r:.60}; place_model(model) places a model"
+    )
   return _decorate(options, function)
 
 

@@ -89,6 +89,8 @@ class KerasPlanner:
       local_devices.check_cluster(described)
     if model.compiled and not config.variant.is_whole:
       microbatched_step.check_microbatches(model, config.variant)
+      if config.batch_size is not None:
+        config.variant.check_batch(config.batch_size)
     self.config = config
     self.cluster = with_max_memory(described, config.max_memory)
     self.is_local = not (is_what_if and isinstance(cluster, str))
@@ -173,7 +175,7 @@ class KerasPlanner:
     if fused_norm.is_named(plan.ops):
       notes.append(steps.unfused_note(show))
     if self.is_local and not plan.one_device:
-      notes.append(local_devices.shared_note(plan.devices))
+      notes.insert(0, local_devices.shared_note(plan.devices))
     is_open = data is None and config.batch_size is None
     is_open = is_open and inputs.static_batch_size(model) is None
     if is_open and plan.batch_size == DEFAULT_BATCH_SIZE:

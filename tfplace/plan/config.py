@@ -1,6 +1,7 @@
 """One request: what users ask of an extraction, an estimate or a plan."""
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
@@ -190,7 +191,11 @@ class PlanConfig:
     """
     for name in options:
       if name not in kind.__annotations__:
-        raise TypeError(f"tfplace has no keyword {name!r}")
+        known = kind.__annotations__
+        ways_out = f"it has {', '.join(known)}"
+        for near in difflib.get_close_matches(name, known, n=1):
+          ways_out = f"did you mean {near!r}?"
+        raise TypeError(f"tfplace has no keyword {name!r}: {ways_out}")
     plans = kind is PlanOptions
     given = dict(options)
     given.pop("verbose", None)

@@ -90,7 +90,8 @@ def shared_note(names: Iterable[str]) -> str:
     return ""
   what = "cores" if used.count("machine") > 1 else "GPU"
   return (
-    f"These devices share this machine's {what}, so placement gains no speed."
+    f"These devices share this machine's {what}: the times are of devices of"
+    " their own, and here the placed step may be slower than an unplaced one."
   )
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from tfplace.graph import estimate as parts
 from tfplace.graph.estimate import (
+  MAX_BATCH,
   CardEstimate,
   Estimate,
   SmallestFit,
@@ -220,8 +221,11 @@ def estimate_tables(estimate: Estimate) -> Iterator[rich.table.Table | Text]:
       yield Text(_sentence(note))
   if estimate.largest_batch is not None:
     largest = estimate.largest_batch
+    size = f"{largest.batch_size:,}"
+    if largest.batch_size >= MAX_BATCH:
+      size = f"at least {size}"
     yield Text(
-      f"The largest batch on {largest.cluster} is {largest.batch_size}:"
+      f"The largest batch on {largest.cluster} is {size}:"
       f" {format_us(largest.step_time_us)} a step, {largest.strategy},"
       f" {format_bytes(largest.peak_memory_bytes)} on the fullest device."
     )

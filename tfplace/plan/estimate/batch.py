@@ -3,11 +3,9 @@
 from collections.abc import Callable
 
 from tfplace.errors import InfeasibleError, TfplaceError, shown
-from tfplace.graph.estimate import LargestBatch
+from tfplace.graph.estimate import MAX_BATCH, LargestBatch
 from tfplace.plan.estimate import fits
 from tfplace.plan.estimate.cards import Card, Traces
-
-_MAX_BATCH = 1 << 20  # Largest batch that is tried.
 
 
 def find_largest_batch(
@@ -19,7 +17,7 @@ def find_largest_batch(
 
   Raises:
     InfeasibleError: not even the smallest batch fits.
-    TfplaceError: the devices have unlimited memory, or no limit is reached.
+    TfplaceError: the devices have unlimited memory.
   """
   source, variant = traces.source, traces.config.variant
   if variant.sizes is not None:
@@ -66,18 +64,14 @@ def find_largest_batch(
 def largest(is_fitting: Callable[[int], bool], size: int, least: int) -> int:
   """Returns the largest size from `least` on that fits, or else `least`.
 
-  Sizes are doubled until one does not fit, and then bisected.
+  Sizes are doubled until one does not fit, or is the largest that is tried, and
+  then bisected.
   """
   low, high = least - 1, 0
-  while not high or high - low > 1:
-    if not is_fitting(size):
-      high = size
-    elif size < _MAX_BATCH:
+  while (not high or high - low > 1) and low < MAX_BATCH:
+    if is_fitting(size):
       low = size
     else:
-      raise TfplaceError(
-        f"a batch of {size} still fits, and no larger one is tried; its memory"
-        " hardly depends on the batch"
-      )
-    size = (low + high) // 2 if high else min(2 * low, _MAX_BATCH)
+      high = size
+    size = (low + high) // 2 if high else min(2 * low, MAX_BATCH)
   return max(low, least)
