@@ -29,25 +29,25 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
   Raises:
     TfplaceError: the strategy is unknown; lists the choices.
   """
-  problem = _ladder(message_costs)
-  simulator = Simulator(problem)
+  problem, tight = _ladder(message_costs), _ladder(message_costs, 1.0)
   parts: tuple[str, ...] = (strategy,)
   asked = registry.LEARNED_IN_AUTO if "tensorflow" in sys.modules else ()
   if strategy == "auto":
     parts = (*registry.CLASSICAL, "pipeline", "annealing", *asked)
   elif strategy in registry.LEARNED:
     parts = ("single",)
-  for part in parts:
+  # Repairs are compiled where nothing fits.
+  for part, each in (*((part, problem) for part in parts), ("blocks", tight)):
     placer = registry.get_placer(part)
     # Some placers reject problems this small; their kernels are compiled by
     # then.
     try:
-      placer.place(problem, simulator, Budget(1e6, 8), 0)
+      placer.place(each, Simulator(each), Budget(1e6, 8), 0)
     except TfplaceError:
       continue
 
 
-def _ladder(message_costs: bool) -> Problem:
+def _ladder(message_costs: bool, memory_bytes: float = 1e6) -> Problem:
   """Builds a graph that is large enough to merge and never proven optimal."""
   count = 12
   ops = [
@@ -56,7 +56,7 @@ def _ladder(message_costs: bool) -> Problem:
   ]
   edges = [(i, 0, i + step) for step in (2, 4) for i in range(count - step)]
   names = ("GPU:0", "GPU:1", "CPU:0")
-  devices = tuple(Device(n, n[:3], 1e6, 1.0) for n in names)
+  devices = tuple(Device(n, n[:3], memory_bytes, 1.0) for n in names)
   links = tuple(
     Link(a, b, 100.0, 1.0, send_us=float(message_costs))
     for a, b in itertools.permutations(names, 2)

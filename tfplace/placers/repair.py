@@ -13,6 +13,7 @@ import numpy as np
 from tfplace.graph.evaluation import Evaluation
 from tfplace.placers.groups import GroupGraph, equal_blocks
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate.jit import kernel
 
 # Limits of repairs and packings, chosen by trial.
 _ROUNDS = 40  # Rounds of a repair, one evaluation each; most need under ten.
@@ -114,18 +115,8 @@ def _move_off(
   full = int(room.argmin())
   candidates = np.flatnonzero((current == full) & (held > 0))
   # Groups at the end of the order come first, because they border a block.
-  excess, moved = -room[full], False
-  for group in _cover(candidates, held, excess, groups.position):
-    device = _target(groups, current, room, group=group, size=held[group])
-    if device is None:
-      continue
-    current[group] = device
-    room[device] -= held[group]
-    excess -= held[group]
-    moved = True
-    if excess <= 0:
-      break
-  return moved
+  order = _cover(candidates, held, -room[full], groups.position)
+  return _move_each(order, held, groups.allowed, groups.time_us, current, room)
 
 
 def _cover(
@@ -142,29 +133,48 @@ def _cover(
   return np.concatenate((enough[:1], rest, enough[1:]))
 
 
-def _target(
-  groups: GroupGraph,
+@kernel
+def _move_each(
+  order: np.ndarray,
+  held: np.ndarray,
+  allowed: np.ndarray,
+  time_us: np.ndarray,
   current: np.ndarray,
   room: np.ndarray,
-  *,
-  group: int,
-  size: float,
-) -> int | None:
-  """Returns the fastest allowed device with room; ties go to the most room.
+) -> bool:
+  """Moves groups of one device in order until its excess is covered.
 
-  If no device has room, returns the one with the smallest excess, provided it
-  is smaller than the present one, so that errors name the nearest miss.
+  Each goes to the fastest allowed device with room; ties go to the most room.
+  If no device has room, it goes to the one with the smallest excess, provided
+  it is smaller than the present one, so that errors name the nearest miss.
   """
-  best, best_key = None, (True, np.inf, np.inf)
-  for device in np.flatnonzero(groups.allowed[group]):
-    after = float(room[device] - size)
-    if device == current[group] or after < min(0.0, room[current[group]]):
+  moved, excess = False, 0.0
+  for i in range(len(order)):
+    group = order[i]
+    source, size = current[group], held[group]
+    if i == 0:
+      excess = -room[source]
+    least = min(0.0, room[source])
+    best, best_key, best_after = -1, np.inf, -np.inf
+    for device in range(len(room)):
+      after = room[device] - size
+      if not allowed[group, device] or device == source or after < least:
+        continue
+      key = time_us[group, device] if after >= 0 else -after
+      is_first = best < 0 or (after >= 0) > (best_after >= 0)
+      is_same = (after >= 0) == (best_after >= 0)
+      is_less = key < best_key or (key == best_key and after > best_after)
+      if is_first or (is_same and is_less):
+        best, best_key, best_after = device, key, after
+    if best < 0:
       continue
-    time_us = float(groups.time_us[group, device])
-    key = (after < 0, -after if after < 0 else time_us, -after)
-    if key < best_key:
-      best, best_key = int(device), key
-  return best
+    current[group] = best
+    room[best] -= size
+    excess -= size
+    moved = True
+    if excess <= 0:
+      break
+  return moved
 
 
 class _Allowance:

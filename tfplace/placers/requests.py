@@ -17,6 +17,8 @@ from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.simulate import Simulator
 
+_UNLIMITED_S = 1e9  # Finite, since it is divided.
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
@@ -63,7 +65,9 @@ class Request:
   @property
   def budget(self) -> Budget:
     """The budget of all searches, whose clock starts here."""
-    return Budget(self.budget_s, self.max_evaluations, self.gap)
+    is_timed = self.max_evaluations is None
+    seconds = self.budget_s if is_timed else _UNLIMITED_S
+    return Budget(seconds, self.max_evaluations, self.gap)
 
   @property
   def searches(self) -> bool:

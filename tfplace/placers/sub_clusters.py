@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tfplace.bounds import check_memory
 from tfplace.errors import TfplaceError
 from tfplace.graph.budget import Budget
 from tfplace.graph.cluster import Cluster
@@ -83,7 +84,8 @@ def place_on_parts_first(
     except TfplaceError:  # it lacks memory, or a kernel
       continue
   rows = [result.placement.devices for result in results]
-  left = dataclasses.replace(later, started=time.perf_counter())
+  left_s = max(later.seconds, budget.left_s)  # Some parts may lack memory.
+  left = dataclasses.replace(later, seconds=left_s, started=time.perf_counter())
   starts = np.stack(rows) if rows else None
   best = place_beside_gpus(request, problem, left, starts)
   fastest = min(results, key=lambda r: r.evaluation.step_time_us, default=best)
@@ -110,6 +112,7 @@ def _placed_on(
 ) -> Result:
   """Places on some of the devices; returns a result of the whole problem."""
   part = dataclasses.replace(problem, cluster=part_of(problem.cluster, devices))
+  check_memory(part)
   result = place_on_parts_first(request, part, budget, None)
   whole = dataclasses.replace(problem, order=result.order)
   placement = Placement(whole, devices[result.placement.devices])
