@@ -191,6 +191,8 @@ def get_placer(
       raise TfplaceError(
         f"strategy {strategy!r} uses no policy, yet {policy!r} was given"
       )
+    if family == "auto":
+      _check_users_policy(policy)
     options["policy"] = policy
   if start is not None:
     check_accepts_start(strategy)
@@ -198,6 +200,20 @@ def get_placer(
   if tolerance is not None and family == "auto":
     options["tolerance"] = tolerance
   return placer(**options)
+
+
+def _check_users_policy(policy: str) -> None:
+  """Raises TrainingError unless a directory holds a policy for `auto`."""
+  read_info = _imported("tfplace.learned.policy_format:read_info")
+  errors: list[TfplaceError] = []
+  asked = dict.fromkeys((*LEARNED_IN_AUTO, *named(takes_users_policy=True)))
+  for strategy in asked:
+    try:
+      read_info(policy, strategy)
+      return
+    except TfplaceError as error:
+      errors.append(error)
+  raise errors[0]
 
 
 def policy_starts(policy: str, problem: Problem) -> np.ndarray:
