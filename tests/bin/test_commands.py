@@ -278,6 +278,11 @@ BAD_FLAGS = [
     "is an inference step: leave microbatches out",
   ),
   ("extract --graph=G --microbatches=2", "(graph) is a graph that was"),
+  ("extract --graph=G --batch_size=2", "--batch_size=2 applies to models"),
+  (
+    "place --graph=G --cluster=C --policy=nowhere",
+    "'nowhere' holds no policy: it has no policy.json",
+  ),
   (
     "extract --saved_model=somewhere --microbatches=2",
     "'somewhere' (saved_model) is a graph that was traced already",

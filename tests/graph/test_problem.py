@@ -113,7 +113,7 @@ WRONG = {
   "counts that fall": ("output_offsets", [0, 2, 1, 3], "add up"),
   "negative size": ("temp_bytes", [0, -1, 0], "'b': temp_bytes: -1 is neg"),
   "infinite size": ("output_bytes", [8, np.inf, 0], r"'a/ä': output_bytes\[1"),
-  "cycle": ("edge_src", [0, 2, 2], "on a cycle"),
+  "cycle": ("edge_src", [0, 2, 2], "cycle: 'c' -> 'c'"),
 }
 
 

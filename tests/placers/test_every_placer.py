@@ -160,3 +160,14 @@ def test_empty_and_single_op_graphs_are_placed():
         continue  # There is none.
       result = run(problem, strategy)
       assert result.evaluation.step_time_us == sum(times)
+
+
+@pytest.mark.parametrize("strategy", ["annealing", "brkga", "auto"])
+def test_evaluations_limit_a_search_in_place_of_seconds(strategy):
+  problem = problems.random_problem(4)
+  results = [
+    place(problem, strategy, budget_s=s, max_evaluations=300) for s in (1e-3, 9)
+  ]
+  first, second = (result.placement.devices.tolist() for result in results)
+  assert first == second
+  assert results[0].evaluations == results[1].evaluations > 100

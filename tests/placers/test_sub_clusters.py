@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 from tfplace import OpSpec, Problem, build_graph, cluster_preset, place
+from tfplace.graph.cluster import with_max_memory
+from tfplace.placers import sub_clusters
+from tfplace.placers.beside_gpus import place_beside_gpus
 from tfplace.placers.sub_clusters import part_of, parts
 
 CLUSTERS = {
@@ -58,3 +61,21 @@ def test_a_cluster_is_never_slower_than_its_parts(name, strategy):
       part = Problem(graph, part_of(cluster, devices))
       found = place(part, **options)
       assert whole.evaluation.step_time_us <= found.evaluation.step_time_us
+
+
+def test_a_part_that_lacks_memory_is_not_searched(monkeypatch):
+  cluster = cluster_preset("v100x1+p100x1")
+  gpus = [d.name for d in cluster.devices if not d.is_cpu]
+  tight = with_max_memory(cluster, dict.fromkeys(gpus, 30.0))
+  kinds = {d.kind: 1.0 for d in cluster.devices if not d.is_cpu}
+  ops = [OpSpec(str(i), "X", kinds, persistent_bytes=10.0) for i in range(5)]
+  searched = []
+
+  def placed(request, problem, *rest):
+    searched.append(problem.cluster.num_devices)
+    return place_beside_gpus(request, problem, *rest)
+
+  monkeypatch.setattr(sub_clusters, "place_beside_gpus", placed)
+  result = place(Problem(build_graph("g", ops, []), tight), "annealing")
+  assert searched == [tight.num_devices]
+  assert result.evaluation.feasible

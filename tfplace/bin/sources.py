@@ -67,7 +67,10 @@ def define_source_flags(values: flags.FlagValues) -> None:
     " cache directory. An empty value disables the cache."
   )
   cli.define(values, "graph_cache_dir", text)
-  text = "Examples per step. Default: the model's own."
+  text = (
+    "Examples per step. Default: the model's own, or 32 where a SavedModel or"
+    " GraphDef leaves them open. A --graph has its own."
+  )
   cli.define(values, "batch_size", text, kind=int, least=1)
   text = "Use the training step rather than inference."
   cli.define(values, "training", text, True)
@@ -184,6 +187,11 @@ def open_source(values: flags.FlagValues, kind: str) -> ModelSource:
     raise cli.UsageError(
       "--compile=xla applies to models, not to --graph, whose ops have no"
       " shapes; extract the model with it"
+    )
+  if kind == GRAPH and values.batch_size is not None:
+    raise cli.UsageError(
+      f"--batch_size={values.batch_size} applies to models, not to --graph,"
+      " whose costs are of its own batch; extract the model with it"
     )
   return source_lib.open_source(
     str(values[kind].value),

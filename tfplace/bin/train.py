@@ -30,6 +30,7 @@ from tfplace.training import process
 from tfplace.training.config import TrainConfig
 
 if TYPE_CHECKING:
+  from tfplace.training.tasks import Task
   from tfplace.training.trainer import Trainer
 
 _REWARDS = ("simulate", "measure")
@@ -287,7 +288,7 @@ def _train(
 
 
 def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
-  """Prints the first and the best step time of each graph.
+  """Prints the first and the best step time of each graph, of all starts.
 
   The ratio to the bound is printed for simulated rewards only, because no bound
   holds for measured steps.
@@ -295,21 +296,26 @@ def _print_table(trainer: "Trainer", is_simulated: bool) -> None:
   rows = table.Table("graph", "cluster", "decisions", "start", "best")
   if is_simulated:
     rows.add_column("best / bound")
-  bound_us: dict[int, float] = {}  # By problem, which has several tasks.
+  bound_us: dict[int, float] = {}  # By problem, which has several sizes.
+  starts: dict[tuple[int, int], list[Task]] = {}
   for task in trainer.tasks:
-    problem = task.decisions.problem
+    key = id(task.decisions.problem), task.decisions.num_decisions
+    starts.setdefault(key, []).append(task)
+  for (_, num_decisions), tasks in starts.items():
+    problem = tasks[0].decisions.problem
+    best_us = min(task.best_us for task in tasks)
     cells = [
       problem.graph.name,
       problem.cluster.name,
-      str(task.decisions.num_decisions),
-      f"{task.baseline_us:.1f} us",
-      f"{task.best_us:.1f} us",
+      str(num_decisions),
+      f"{min(task.baseline_us for task in tasks):.1f} us",
+      f"{best_us:.1f} us",
     ]
     if is_simulated:
       if id(problem) not in bound_us:
         with cli.showing_progress(f"Bounding {problem.graph.name}"):
           bound_us[id(problem)] = bounds.tightened(problem).lower_bound_us
-      cells.append(f"{task.best_us / bound_us[id(problem)]:.4f}")
+      cells.append(f"{best_us / bound_us[id(problem)]:.4f}")
     rows.add_row(*cells)
   console.Console().print(rows)
 

@@ -13,6 +13,7 @@ from tfplace.errors import FormatError, shown
 from tfplace.graph.argument_checks import MAX_SUMMAND, check_name, check_summand
 
 MAX_MICROBATCHES = 1_000_000
+_MOST_LISTED = 8  # Ops of a cycle in a message.
 
 
 def check_graph(graph: Any) -> None:
@@ -150,10 +151,16 @@ def _raise_cycle(graph: Any, order: np.ndarray) -> None:
   missing = np.ones(graph.num_ops, bool)
   missing[order] = False
   op = int(missing.argmax())
-  seen: set[int] = set()
+  seen: list[int] = []
   while op not in seen:
-    seen.add(op)
+    seen.append(op)
     sources = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
     op = next(int(s) for s in sources if missing[s])
-  name = graph.names[op]
-  raise FormatError(f"graph {graph.name!r}: op {name!r} is on a cycle", op=name)
+  cycle = [op, *seen[: seen.index(op) : -1], op]
+  names = [repr(graph.names[i]) for i in cycle]
+  if len(names) > _MOST_LISTED:
+    names[_MOST_LISTED - 1 : -1] = [f"{len(names) - _MOST_LISTED} more"]
+  raise FormatError(
+    f"graph {graph.name!r} has a cycle: {' -> '.join(names)}",
+    op=graph.names[op],
+  )

@@ -53,7 +53,9 @@ class Problem:
       name = self.graph.names[stuck[0]]
       raise ProblemError(
         f"op {name!r} ({self.graph.types[stuck[0]]}) runs on no device kind of"
-        f" cluster {self.cluster.name!r}",
+        f" cluster {self.cluster.name!r}, which has"
+        f" {', '.join(dict.fromkeys(d.kind for d in self.cluster.devices))}:"
+        " give its time_us on one of them",
         op=name,
       )
     stuck = np.flatnonzero(~self.group_allowed.any(axis=1))

@@ -14,6 +14,7 @@ from tfplace.graph.quantities import format_bytes
 from tfplace.placers.beside_gpus import cpu_note
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.placers.idle_devices import idle_reason
+from tfplace.placers.registry import LEARNED
 from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.graph_keys import versions
 from tfplace.plan.plan import Plan, printer
@@ -77,7 +78,10 @@ def make_plan(
   # Phase 3: find what to compare with.
   outcome = _with_alternatives(steps, outcome, config, stage)
   plan = _plan(steps, outcome, chosen)
-  notes = (*_notes(plan, outcome), _hint(steps, outcome, config), unchecked)
+  notes = (
+    *_notes(plan, outcome),
+    *(_unasked(outcome, config), _hint(steps, outcome, config), unchecked),
+  )
   return dataclasses.replace(
     plan,
     notes=tuple(_sentence(note) for note in notes if note),
@@ -171,6 +175,15 @@ def _notes(plan: Plan, outcome: Outcome) -> Iterator[str]:
   yield outcome.order_reason
 
 
+def _unasked(outcome: Outcome, config: PlanConfig) -> str:
+  """Says why `auto` asked no policy although the user gave one."""
+  auto = outcome.results[0]
+  if config.policy is None or any(r.strategy in LEARNED for r in auto.tried):
+    return ""
+  reasons = [why for name, why in auto.skipped.items() if name in LEARNED]
+  return f"the policy was not asked: {reasons[0]}" if reasons else ""
+
+
 def _variables_on_host(placement: Placement) -> str:
   problem = placement.problem
   is_host = np.array([d.is_cpu for d in problem.cluster.devices])
@@ -222,7 +235,7 @@ def _plan(steps: Steps, outcome: Outcome, config: PlanConfig) -> Plan:
     graph.name if traced is None else traced.name,
     result.strategy,
     variant=_variant_of(outcome, config),
-    training=steps.training,
+    training=graph.extra.get("training", steps.training),
     batch_size=0 if traced is None else traced.batch_size,
     one_device=one_device,
     evaluation=outcome.evaluation_of(result),
