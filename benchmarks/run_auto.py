@@ -122,8 +122,8 @@ def main(values: flags.FlagValues) -> None:
     values.out, {**settings, "microbatches": counts}, seeds=seeds[:1]
   )
   for name in values.models:
+    graphs = Graphs(name, values.clusters, values.graph_cache_dir, find=find)
     for cluster in values.clusters:
-      graphs = Graphs(name, [cluster], values.graph_cache_dir, find=find)
       row = Row(graphs, cluster, counts, values.budget_s, seeds[0])
       rows.row(f"{name}/{cluster}", lambda r=row: r.measure(values.order))
   for table in tables(rows.found).values():
