@@ -136,6 +136,20 @@ def test_bounds_are_simple_or_proven(
   assert last_json(capsys)["lower_bound_us"] == proven_us > 12
 
 
+def test_inference_is_called_so_and_evaluations_bound_it(
+  keras_file, tmp_path, capsys
+):
+  path = tmp_path / "g.json"
+  source = [f"--keras_model={keras_file}", "--batch_size=8", "--notraining"]
+  assert extract.run([*source, "--cluster=p100x2", f"--output={path}"]) == 0
+  flags = [f"--graph={path}", "--cluster=p100x2", "--json", "--gap=0"]
+  limits = ["--strategy=brkga", "--max_evaluations=40", "--budget_s=1e-3"]
+  assert place.run([*flags, *limits]) == 0
+  out = capsys.readouterr().out
+  assert "per inference step" in out
+  assert json.loads(out.splitlines()[-1])["evaluations"] == 40
+
+
 def test_the_split_is_chosen_written_and_known_by_every_command(
   keras_file, tmp_path, capsys
 ):

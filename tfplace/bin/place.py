@@ -97,6 +97,11 @@ def _define_strategy_flags(values: flags.FlagValues) -> None:
   )
   cli.define(values, "budget_s", text, 60.0, least=0.0)
   text = (
+    "Placements that a search simulates in place of --budget_s, so that a seed"
+    " gives the same result on all machines."
+  )
+  cli.define(values, "max_evaluations", text, kind=int, least=1)
+  text = (
     "The search ends early once the step takes at most this share more than its"
     " proven lower bound, or, on small graphs, once a third of the budget"
     " gained nothing. 0 uses the whole budget."
@@ -253,6 +258,7 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     values,
     strategy=values.strategy,
     budget_s=values.budget_s,
+    max_evaluations=values.max_evaluations,
     gap=values.gap,
     seed=values.seed,
     policy=values.policy,
