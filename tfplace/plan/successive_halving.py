@@ -74,6 +74,7 @@ class SuccessiveHalving:
     self._show = show
     self._left_s = config.budget_s
     self._left_evaluations = config.max_evaluations
+    self._is_timed = config.max_evaluations is None
     self._share = _RUNG_SHARE
     self._single: Result | None = None
     self._refused = ""
@@ -250,7 +251,7 @@ class SuccessiveHalving:
     low, high = 0, len(ranked)
     for _ in range(_TRIMS):
       middle = (low + high) // 2
-      if middle == low or self._left_s <= 0:
+      if middle == low or (self._is_timed and self._left_s <= 0):
         break
       best = set(ranked[:middle])
       ops = tuple(
@@ -275,8 +276,7 @@ class SuccessiveHalving:
   @property
   def _is_late(self) -> bool:
     """Returns whether the rest of the budget goes to variants already tried."""
-    by_time = self._config.max_evaluations is None
-    return by_time and self._left_s < self._config.budget_s / 2
+    return self._is_timed and self._left_s < self._config.budget_s / 2
 
   def _variant(self, count: int, flight: int | None = None) -> VariantConfig:
     flight = flight or self._asked.max_in_flight
