@@ -5,12 +5,13 @@ import logging
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfplace
 from tests.testing import placed_models as at
 from tests.testing.clusters import linked
 from tfplace.bounds import lower_bound
-from tfplace.errors import ApplyError, TfplaceError
+from tfplace.errors import ApplyError, ExtractionError, TfplaceError
 from tfplace.graph.quantities import format_us
 from tfplace.plan import local_step
 
@@ -229,8 +230,8 @@ def test_a_plan_must_be_faster_than_the_step_that_fit_compiles(
   options = {"batch_size": 8, "budget_s": 0.5, "costs": "measured"}
   options["microbatches"] = microbatches
   told = tfplace.plan_model(model, FAST, **options)
-  note = told.notes[0]
-  assert note.startswith("The placed step takes ") and "with XLA" in note
+  (note,) = [note for note in told.notes if "with XLA" in note]
+  assert note.startswith("The placed step takes ")
   assert format_us(unplaced_us) in note
   if stays:
     assert told.one_device and note.endswith("so the model stays unplaced.")
@@ -268,3 +269,13 @@ def test_plans_say_where_dropout_differs(jit_compile, options, why):
   notes = [note for note in plan.notes if note.startswith("Dropout")]
   text = f"Dropout has other masks than in the unplaced step: {why}."
   assert notes == ([text] if why else [])
+
+
+def test_a_ragged_batch_is_refused_with_a_way_out():
+  inputs = keras.Input((None,), dtype="int32")
+  means = keras.layers.GlobalAveragePooling1D()
+  model = keras.Model(inputs, means(keras.layers.Embedding(9, 4)(inputs)))
+  model.compile(loss="mse")
+  batch = tf.ragged.constant([[1, 2], [3]]), np.ones((2, 4), np.float32)
+  with pytest.raises(ExtractionError, match="is ragged.*padded_batch"):
+    tfplace.plan_model(model, sample=batch, cluster="v100x2", budget_s=1)

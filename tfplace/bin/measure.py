@@ -27,7 +27,9 @@ def _define(values: flags.FlagValues) -> None:
       "output": "tfplace.evaluation.v1 file to write.",
     },
   )
-  cli.define(values, "steps", "Number of timed steps.", 10, least=1)
+  cli.define(
+    values, "steps", "Most timed steps; timing stops after 5 s.", 10, least=1
+  )
   sources.define_measure_s_flag(values)
   cli.define_json(values, "evaluation")
 
@@ -84,7 +86,10 @@ def _report(
   if "error" in evaluation.extra:
     print(f"not measured: {evaluation.extra['error']}")
   else:
-    print(f"measured step time: {evaluation.step_time_us / 1e3:.3f} ms")
+    timed = len(evaluation.extra["step_times_us"])
+    count = f"{timed} of {values.steps}" if timed < values.steps else f"{timed}"
+    time_ms = evaluation.step_time_us / 1e3
+    print(f"measured step time: {time_ms:.3f} ms, the median of {count} steps")
     print(_beside_bound(evaluation))
   if values.json:
     outputs.print_evaluation(

@@ -159,6 +159,11 @@ def _check(values: flags.FlagValues) -> None:
       f"--init_placement is of a step that is known: give its own values"
       f" instead of {' and '.join(chosen)}"
     )
+  if (values.traffic_tolerance or 0.0) > 1:
+    raise cli.UsageError(
+      f"--traffic_tolerance={values.traffic_tolerance:g} is a share of the step"
+      " time: 0.05 gives up 5%"
+    )
   if values["traffic_tolerance"].present and values.strategy != AUTO:
     raise cli.UsageError(
       f"--traffic_tolerance={values.traffic_tolerance:g} is for"

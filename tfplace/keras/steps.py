@@ -273,6 +273,11 @@ def _sample(
   def zeros(tensor: Any) -> Any:
     if tensor is None:
       return None
+    if isinstance(tensor, tf.RaggedTensor):
+      raise ExtractionError(
+        f"a batch of model {model.name!r} is ragged, and planning must know its"
+        " shape: make it dense, by to_tensor() or by Dataset.padded_batch"
+      )
     shape = list(tensor.shape)
     if shape and (shape[0] is None or batch_size):
       shape[0] = batch_size or own_size or DEFAULT_BATCH_SIZE
