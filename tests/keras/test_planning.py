@@ -277,5 +277,5 @@ def test_a_ragged_batch_is_refused_with_a_way_out():
   model = keras.Model(inputs, means(keras.layers.Embedding(9, 4)(inputs)))
   model.compile(loss="mse")
   batch = tf.ragged.constant([[1, 2], [3]]), np.ones((2, 4), np.float32)
-  with pytest.raises(ExtractionError, match="is ragged.*padded_batch"):
+  with pytest.raises(ExtractionError, match=r"is ragged.*padded_batch"):
     tfplace.plan_model(model, sample=batch, cluster="v100x2", budget_s=1)
