@@ -151,12 +151,12 @@ def _raise_cycle(graph: Any, order: np.ndarray) -> None:
   missing = np.ones(graph.num_ops, bool)
   missing[order] = False
   op = int(missing.argmax())
-  seen: list[int] = []
+  seen: dict[int, int] = {}  # Op -> number of steps before it.
   while op not in seen:
-    seen.append(op)
+    seen[op] = len(seen)
     sources = graph.edge_src[edges[offsets[op] : offsets[op + 1]]]
     op = next(int(s) for s in sources if missing[s])
-  cycle = [op, *seen[: seen.index(op) : -1], op]
+  cycle = [op, *list(seen)[: seen[op] : -1], op]
   names = [repr(graph.names[i]) for i in cycle]
   if len(names) > _MOST_LISTED:
     names[_MOST_LISTED - 1 : -1] = [f"{len(names) - _MOST_LISTED} more"]
