@@ -235,7 +235,7 @@ def _plan(steps: Steps, outcome: Outcome, config: PlanConfig) -> Plan:
     graph.name if traced is None else traced.name,
     result.strategy,
     variant=_variant_of(outcome, config),
-    training=graph.extra.get("training", steps.training),
+    training=graph.extra.get("training", steps.training) is True,
     batch_size=0 if traced is None else traced.batch_size,
     one_device=one_device,
     evaluation=outcome.evaluation_of(result),
