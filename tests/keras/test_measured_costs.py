@@ -63,7 +63,7 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   model = keras.Sequential([keras.Input((5, 4)), *layers])
   model.compile("sgd", "mse", jit_compile=False)
   first = plan(model, costs="measured")
-  assert first.costs == "measured" and "Measured op times" in first.notes[0]
+  assert first.costs == "measured" and "Measured op times" in str(first.notes)
 
   def fail(*_, **__):
     raise MeasurementError("it was run")
@@ -77,7 +77,7 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   )
   assert 0 <= noise == kept
   other = plan(model, costs="measured", batch_size=65)
-  assert other.costs == "estimated" and "Estimated op times" in other.notes[0]
+  assert other.costs == "estimated" and "Estimated op times" in str(other.notes)
 
 
 def test_own_devices_are_measured_and_described_ones_estimated():
