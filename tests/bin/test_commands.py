@@ -21,6 +21,7 @@ from tfplace.graph import (
   Problem,
   build_graph,
 )
+from tfplace.learned.policies import SHIPPED
 
 COMMANDS = (
   *("extract", "place", "simulate", "measure", "train", "explain", "estimate"),
@@ -134,6 +135,17 @@ def test_bounds_are_simple_or_proven(
   assert last_json(capsys)["lower_bound_us"] == 12
   assert simulate.run([*arguments, "--prove"]) == 0
   assert last_json(capsys)["lower_bound_us"] == proven_us > 12
+
+
+def test_a_plan_says_why_a_given_policy_was_not_asked(
+  graph_file, cluster_file, capsys
+):
+  source = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  assert place.run([*source, f"--policy={SHIPPED / 'ordered'}"]) == 0
+  note = "The policy was not asked: a placement is known that is proven"
+  assert note in capsys.readouterr().out.replace("\n", " ")
+  assert place.run(source) == 0
+  assert "was not asked" not in capsys.readouterr().out
 
 
 def test_inference_is_called_so_and_evaluations_bound_it(

@@ -165,7 +165,7 @@ def _is_on_host(op: Op) -> bool:
 
 
 def _reduces_nothing(op: Op) -> bool:
-  """Whether a reduction forwards its input, as gradients of sums often do.
+  """Returns whether a reduction forwards its input, as gradients often do.
 
   Those of broadcasts have axes even where nothing was broadcast
   (`tensorflow/core/kernels/reduction_ops_common.h`, "Reduces nothing").
