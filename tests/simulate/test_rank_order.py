@@ -17,6 +17,7 @@ from tests.testing.split_steps import two_stages
 from tfplace.graph.graph_edits import subgraph
 from tfplace.graph.op_graph import build_graph
 from tfplace.graph.order import RANK, ranks
+from tfplace.graph.paths import upward_ranks
 from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator, engine
 
@@ -130,7 +131,7 @@ def test_ranks_by_hand():
   graph = build_graph("g", ops, edges)
   # read; 0/long, 0/short; 1/a; beside (9 to the end), update.
   wanted = [5, 3, 2, 1, 0, 4]
-  assert ranks(graph, graph.time_us["GPU"]).tolist() == wanted
+  assert ranks(graph, upward_ranks(graph, graph.time_us["GPU"])).tolist() == wanted
 
 
 def replicas(prepare=("StridedSlice", (4.0,))):
@@ -182,7 +183,7 @@ def test_parts_after_an_earlier_microbatch_wait_for_their_turn():
   edges.append((5, -1, 7))  # One microbatch in flight.
   assert layer_starts(ops, edges, devices) == (1, 12 + 4)
   graph = build_graph("g", ops, edges)
-  rank = ranks(graph, graph.time_us["GPU"])
+  rank = ranks(graph, upward_ranks(graph, graph.time_us["GPU"]))
   assert rank[5] < rank[7]
 
 

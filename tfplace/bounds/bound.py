@@ -80,7 +80,7 @@ def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
 def tightened(problem: Problem, at_most_s: float = math.inf) -> Problem:
   """Returns the problem with its proven bound raised by `lower_bound`."""
   proven_us = max(problem.proven_us, lower_bound(problem, at_most_s).us)
-  return dataclasses.replace(problem, proven_us=proven_us)
+  return problem.with_bound(proven_us)
 
 
 def tightened_within(

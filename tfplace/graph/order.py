@@ -9,7 +9,7 @@ import numpy as np
 
 from tfplace.errors import ProblemError, shown
 from tfplace.graph.op_graph import OpGraph
-from tfplace.graph.paths import longest_paths, upward_ranks
+from tfplace.graph.paths import descendants
 
 # (ready time, position): rule 2 (device) of docs/simulation.md
 ARRIVAL = "arrival"
@@ -41,7 +41,7 @@ def order_to_json(order: str) -> dict[str, str]:
 
 
 def ranks(
-  graph: OpGraph, op_us: np.ndarray, position: np.ndarray | None = None
+  graph: OpGraph, upward_us: np.ndarray, position: np.ndarray | None = None
 ) -> np.ndarray:
   """Returns the static execution rank of each op, [num_ops] int64.
 
@@ -52,14 +52,13 @@ def ranks(
   2019).
 
   Args:
-    op_us: [num_ops] weight of each op in microseconds.
+    upward_us: [num_ops] upward rank of each op in microseconds.
     position: [num_ops] position of each op if the ops have been renumbered;
       None means 0, 1, ...
   """
   if position is None:
     position = np.arange(graph.num_ops)
-  longest_us = upward_ranks(graph, op_us)
-  order = np.lexsort((position, -longest_us, _turns(graph)))
+  order = np.lexsort((position, -upward_us, _turns(graph)))
   result = np.empty(graph.num_ops, np.int64)
   result[order] = np.arange(graph.num_ops)
   return result
@@ -103,4 +102,9 @@ def _any(
   graph: OpGraph, edges: np.ndarray, backward: bool = False
 ) -> np.ndarray:
   """Returns [num_ops] bool: a path to (or from) the op has a marked edge."""
-  return longest_paths(graph, edges.astype(float), backward=backward) > 0
+  src, dst = graph.edge_src, graph.edge_dst
+  if backward:
+    src, dst = dst, src
+  start = np.zeros(graph.num_ops, bool)
+  start[dst[edges]] = True
+  return descendants(start, src, dst)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import numpy as np
+import scipy.sparse
+from scipy.sparse import csgraph
 
 from tfplace.graph.op_graph import OpGraph
 
@@ -96,6 +98,30 @@ def transfers(
   transfer_of = np.full(graph.num_edges, -1, np.int64)
   transfer_of[among] = inverse.reshape(-1)
   return among[first], transfer_of
+
+
+def descendants(
+  start: np.ndarray, src: np.ndarray, dst: np.ndarray
+) -> np.ndarray:
+  """Returns [num_ops] bool: the start, and all ops that edges lead to from it.
+
+  Args:
+    start: [num_ops] bool.
+    src: [num_edges] op that each edge leaves.
+    dst: [num_edges] op that it enters.
+  """
+  count = len(start)
+  begins = np.flatnonzero(start)  # A further node leads to them.
+  rows = np.concatenate((src, np.full(len(begins), count)))
+  columns = np.concatenate((dst, begins))
+  edges = scipy.sparse.coo_matrix(
+    (np.ones(len(rows), bool), (rows, columns)), (count + 1, count + 1)
+  ).tocsr()
+  is_reached = np.zeros(count + 1, bool)
+  is_reached[
+    csgraph.breadth_first_order(edges, count, return_predecessors=False)
+  ] = True
+  return is_reached[:count]
 
 
 def reached(

@@ -5,12 +5,11 @@ are in TensorFlow's gradient scope.
 """
 
 import numpy as np
-import scipy.sparse
-from scipy.sparse import csgraph
 
 from tfplace.graph.microbatches import name_in_whole
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.op_names import is_gradient
+from tfplace.graph.paths import descendants
 
 FORWARD, BACKWARD, UPDATE, SHARED = range(4)
 NAMES = ("forward", "backward", "update", "shared")
@@ -75,27 +74,3 @@ def variable_ops(graph: OpGraph) -> np.ndarray:
 def _gradients(graph: OpGraph) -> np.ndarray:
   is_backward = (is_gradient(name_in_whole(name)) for name in graph.names)
   return np.fromiter(is_backward, bool, graph.num_ops)
-
-
-def descendants(
-  start: np.ndarray, src: np.ndarray, dst: np.ndarray
-) -> np.ndarray:
-  """Returns [num_ops] bool: the start, and all ops that edges lead to from it.
-
-  Args:
-    start: [num_ops] bool.
-    src: [num_edges] op that each edge leaves.
-    dst: [num_edges] op that it enters.
-  """
-  count = len(start)
-  begins = np.flatnonzero(start)  # A further node leads to them.
-  rows = np.concatenate((src, np.full(len(begins), count)))
-  columns = np.concatenate((dst, begins))
-  edges = scipy.sparse.coo_matrix(
-    (np.ones(len(rows), bool), (rows, columns)), (count + 1, count + 1)
-  ).tocsr()
-  is_reached = np.zeros(count + 1, bool)
-  is_reached[
-    csgraph.breadth_first_order(edges, count, return_predecessors=False)
-  ] = True
-  return is_reached[:count]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -82,8 +83,29 @@ class Problem:
 
   def in_order(self, order: str) -> "Problem":
     """Returns the problem with another order, or itself if it is the same."""
-    same = order == self.order
-    return self if same else dataclasses.replace(self, order=order)
+    return self if order == self.order else self._with(order=order)
+
+  def without_cpus(self, off_cpu: np.ndarray) -> "Problem":
+    """Returns the problem with [num_ops] ops that no CPU may run."""
+    stale = ("allowed", "group_allowed", "allowed_sets")
+    return self._with(*stale, off_cpu=off_cpu)
+
+  def with_bound(self, proven_us: float) -> "Problem":
+    """Returns the problem with another proven bound."""
+    return self._with(proven_us=proven_us)
+
+  def _with(self, *stale: str, **changes: Any) -> "Problem":
+    """Returns a changed copy that keeps the derived values but for `stale`."""
+    kept = {**self.__dict__, "memo": self.memo, **changes}
+    result = object.__new__(Problem)
+    result.__dict__.update({k: v for k, v in kept.items() if k not in stale})
+    result.__post_init__()
+    return result
+
+  @functools.cached_property
+  def memo(self) -> dict[Any, Any]:
+    """What others derived from the graph and the cluster, for all orders."""
+    return {}
 
   def without_derived(self) -> "Problem":
     """Returns a copy without cached values, to be sent to another process."""
@@ -103,7 +125,7 @@ class Problem:
         None means 0, 1, ...
     """
     if self.order == orders.RANK:
-      return orders.ranks(self.graph, self.fastest_us, position)
+      return orders.ranks(self.graph, self.upward_ranks_us, position)
     ops = np.arange(self.graph.num_ops) if position is None else position
     return ops.astype(np.int64)
 

@@ -38,7 +38,7 @@ class GdpPlacer(PolicyPlacer):
     rng: np.random.Generator,
   ) -> None:
     problem = tracker.problem
-    groups = GroupGraph(problem)
+    groups = GroupGraph.of(problem)
     # A long pass over many decisions is not interrupted, so it comes last.
     # Sizes that merge nothing are separate passes with new samples.
     for size in sorted(

@@ -157,7 +157,7 @@ class _Run:
 
   @functools.cached_property
   def groups(self) -> GroupGraph:
-    return GroupGraph(self.problem)
+    return GroupGraph.of(self.problem)
 
   @property
   def is_met(self) -> bool:

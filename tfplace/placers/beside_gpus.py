@@ -62,7 +62,7 @@ def gpus_compute(problem: Problem) -> Problem | None:
   off_cpu = compute & np.take(able, problem.group_of)
   if not (off_cpu & problem.allowed[:, is_cpu].any(axis=1)).any():
     return None
-  return dataclasses.replace(problem, off_cpu=off_cpu)
+  return problem.without_cpus(off_cpu)
 
 
 def place_beside_gpus(
@@ -139,7 +139,7 @@ def _resumed(
     return result
   return consolidated(
     result,
-    groups=GroupGraph(problem),
+    groups=GroupGraph.of(problem),
     evaluator=judge,
     budget=budget.minus(result.evaluations),
     tolerance=request.tolerance,

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,22 @@ class GroupGraph:
   """Groups of a problem, their costs and their neighbors."""
 
   problem: Problem
+
+  @classmethod
+  def of(cls, problem: Problem) -> "GroupGraph":
+    """Returns the groups, with what was derived of them in any order."""
+    off_cpu = None if problem.off_cpu is None else problem.off_cpu.tobytes()
+    known = problem.memo.setdefault((cls, off_cpu), cls(problem))
+    if known.problem is problem:
+      return known
+    result = cls(problem)
+    result.__dict__.update({**known.__dict__, "memo": known.memo, "problem": problem})
+    return result
+
+  @functools.cached_property
+  def memo(self) -> dict[Any, Any]:
+    """What placers derived from the groups, for all orders."""
+    return {}
 
   @property
   def num_groups(self) -> int:

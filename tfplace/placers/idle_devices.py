@@ -24,7 +24,7 @@ def without_idle_devices(result: Result, evaluator: Evaluator) -> Result:
   whatever its work is; ops without another kernel stay on it.
   """
   problem = result.placement.problem
-  groups = GroupGraph(problem)
+  groups = GroupGraph.of(problem)
   current = groups.contract(result.placement.devices)
   evaluation, evaluations = result.evaluation, result.evaluations
   tried: set[int] = set()
@@ -114,7 +114,7 @@ def idle_reason(placement: Placement) -> str:
   Beside other devices, CPUs need no reason.
   """
   problem = placement.problem
-  groups, cluster = GroupGraph(problem), problem.cluster
+  groups, cluster = GroupGraph.of(problem), problem.cluster
   idle = np.setdiff1d(working_devices(groups), at_work(placement))
   busy = np.setdiff1d(working_devices(groups), idle)
   if not len(idle) or not len(busy):

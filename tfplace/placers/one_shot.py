@@ -45,7 +45,7 @@ class OneShotPlacer:
     Once the seconds of the budget are over, a placement that fits suffices.
     """
     tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
+    groups = GroupGraph.of(problem)
     for rows in self.propose(groups, seed, budget):
       if self.repair == "fastest":
         offer_all_repaired(tracker, groups, rows)

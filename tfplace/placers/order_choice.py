@@ -105,7 +105,7 @@ def _by_rules(
     simulator, share = Simulator(ordered), budget.fraction(_RULES_SHARE)
     tracker = Tracker("rules", ordered, simulator, share)
     if starts is not None:
-      offer_starts(tracker, GroupGraph(ordered), starts)
+      offer_starts(tracker, GroupGraph.of(ordered), starts)
     for strategy in registry.MICROBATCHED:
       placer = registry.get_placer(strategy)
       try:

@@ -63,7 +63,7 @@ def carried_over(
       f"init_placement names none of the {problem.graph.num_ops} ops of graph"
       f" {problem.graph.name!r}"
     )
-  groups = GroupGraph(problem)
+  groups = GroupGraph.of(problem)
   old = groups.majority(old)
   now = np.array([_find(problem.cluster, name) for name in names], np.int64)
   # Index -1, of new groups, selects the last entry.

@@ -114,7 +114,7 @@ def _placed_on(
   part = dataclasses.replace(problem, cluster=part_of(problem.cluster, devices))
   check_memory(part)
   result = place_on_parts_first(request, part, budget, None)
-  whole = dataclasses.replace(problem, order=result.order)
+  whole = problem.in_order(result.order)
   placement = Placement(whole, devices[result.placement.devices])
   (evaluation,) = Simulator(whole).evaluate([placement])
   return dataclasses.replace(result, placement=placement, evaluation=evaluation)

@@ -28,7 +28,7 @@ def proposed_sizes(problem: Problem) -> list[tuple[int, ...]]:
   example get none, and equal devices no proposal. Sizes descend.
   """
   examples = problem.graph.extra.get("batch_size", 0)
-  groups = GroupGraph(problem)
+  groups = GroupGraph.of(problem)
   devices = working_devices(groups)
   if len(devices) < 2 or not isinstance(examples, int) or examples < 2:
     return []
@@ -100,7 +100,7 @@ def is_short_of_memory(trial: VariantTrial) -> bool:
     return trial.exceeds_memory
   problem = trial.opened.problem
   peaks = trial.best.evaluation.peak_memory_bytes
-  main = main_devices(GroupGraph(problem))
+  main = main_devices(GroupGraph.of(problem))
   devices = [problem.cluster.devices[i] for i in main]
   shares = [peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in devices]
   work_us, used = problem.fastest_us, trial.best.placement.devices
@@ -133,7 +133,7 @@ def variables_exceed_memory(problem: Problem) -> bool:
 
 def num_working_devices(problem: Problem) -> int:
   """Returns the number of devices that a step can be divided among."""
-  return len(working_devices(GroupGraph(problem)))
+  return len(working_devices(GroupGraph.of(problem)))
 
 
 def counts_to_try(devices: int) -> list[int]:

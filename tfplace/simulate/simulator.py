@@ -16,7 +16,7 @@ from tfplace.graph.problem import Problem
 from tfplace.simulate import engine
 from tfplace.simulate.engine import Batch
 from tfplace.simulate.schedule import Schedule, make_schedule
-from tfplace.simulate.tables import Tables
+from tfplace.simulate.tables import Tables, packed
 from tfplace.simulate.workspace import Workspace
 
 # Threads pay off only above this total number of ops and edges.
@@ -52,7 +52,7 @@ class Simulator:
   @functools.cached_property
   def tables(self) -> Tables:
     """The packed problem for `engine.simulate`."""
-    return engine.pack(self.problem)
+    return packed(self.problem)
 
   def evaluate(
     self, placements: np.ndarray | Sequence[Placement]

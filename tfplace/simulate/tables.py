@@ -114,6 +114,17 @@ class Tables(NamedTuple):
     return self.ops["tail_us"]
 
 
+def packed(problem: Problem) -> Tables:
+  """Returns the tables of a problem, packed once for all of its orders."""
+  known: dict[str, Tables] = problem.memo.setdefault(Tables, {})
+  if not known:
+    known[problem.order] = pack(problem)
+  elif problem.order not in known:
+    (tables,) = known.values()
+    known[problem.order] = _in_order(tables, problem)
+  return known[problem.order]
+
+
 def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   """Packs a problem once for many simulations.
 
@@ -128,26 +139,38 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   ops, shared_inputs = _ops(problem, slots, slot_of)
   devices, time_us = _devices(problem)
   in_degree = np.bincount(graph.edge_dst, minlength=graph.num_ops)
-  sources = np.flatnonzero(in_degree == 0)
-  op_key = problem.priorities(position)
   by_slot = np.lexsort((position[graph.edge_dst], slot_of))
-  return Tables(
+  tables = Tables(
     num_ops=graph.num_ops,
     num_devices=cluster.num_devices,
     devices=devices,
     time_us=time_us,
     persistent_bytes=graph.persistent_bytes.astype(np.float64),
     in_degree=in_degree.astype(np.int32),
-    sources=sources[np.argsort(op_key[sources])].astype(np.int32),
+    sources=np.zeros(0, np.int32),
     ops=ops,
-    is_ranked=problem.order == RANK,
-    op_key=op_key,
+    is_ranked=False,
+    op_key=position,
     shared_inputs=shared_inputs,
     slots=slots,
     readers=graph.edge_dst[by_slot].astype(np.int32),
     num_shared=int((slots["reader"] < 0).sum()),
     links=link_table(cluster),
     has_message_costs=cluster.has_message_costs or None,
+  )
+  return _in_order(tables, problem, position)
+
+
+def _in_order(
+  tables: Tables, problem: Problem, position: np.ndarray | None = None
+) -> Tables:
+  """Sets what depends on the execution order."""
+  op_key = problem.priorities(position)
+  sources = np.flatnonzero(tables.in_degree == 0)
+  return tables._replace(
+    sources=sources[np.argsort(op_key[sources])].astype(np.int32),
+    is_ranked=problem.order == RANK,
+    op_key=op_key,
   )
 
 

@@ -93,7 +93,7 @@ class OrderedPlacer(PolicyPlacer):
     starts = self.start
     if starts is None:
       starts = np.stack(list(_ruled(tracker)))
-    return offer_starts(tracker, GroupGraph(tracker.problem), starts)
+    return offer_starts(tracker, GroupGraph.of(tracker.problem), starts)
 
 
 def _time_us(tracker: Tracker) -> float:
@@ -118,7 +118,7 @@ def _ruled(tracker: Tracker) -> Iterator[np.ndarray]:
       yield placer.place(problem, evaluator, budget, 0).placement.devices
       count += 1
   if not count:
-    groups = GroupGraph(problem)
+    groups = GroupGraph.of(problem)
     yield groups.expand(groups.nearest(np.zeros(groups.num_groups, int)))
 
 

@@ -131,7 +131,7 @@ class BaseTables:
 
 def _without_base(decisions: Decisions) -> PartialTables:
   problem = decisions.as_groups
-  groups = GroupGraph(problem)
+  groups = GroupGraph.of(problem)
   # The groups of `problem` are the decisions, in another order.
   group = np.empty(groups.num_groups, np.int64)
   group[decisions.decision_of] = problem.group_of

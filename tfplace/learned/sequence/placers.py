@@ -178,7 +178,7 @@ class RnnPlacer(PolicyPlacer):
       first = devices[0] if first is None else first
       tracker.offer_all(devices)
     if tracker.best is None and first is not None:
-      offer_like(tracker, GroupGraph(problem), first)
+      offer_like(tracker, GroupGraph.of(problem), first)
 
   def _sampler_of(
     self, policy: policies.Policy, decisions: Decisions, tracker: Tracker

@@ -322,10 +322,14 @@ class DeviceGrid:
 
 def device_grids(groups: GroupGraph) -> list[DeviceGrid]:
   """Returns the main devices, and all that can work where these differ."""
-  devices, cluster = working_devices(groups), groups.problem.cluster
-  alike = {(cluster.devices[i].kind, cluster.memory_bytes[i]) for i in devices}
-  grids = [DeviceGrid(groups)]
-  return grids if len(alike) == 1 else [*grids, DeviceGrid(groups, devices)]
+  if DeviceGrid not in groups.memo:
+    devices, cluster = working_devices(groups), groups.problem.cluster
+    alike = {
+      (cluster.devices[i].kind, cluster.memory_bytes[i]) for i in devices
+    }
+    unequal = [] if len(alike) == 1 else [DeviceGrid(groups, devices)]
+    groups.memo[DeviceGrid] = [DeviceGrid(groups), *unequal]
+  return groups.memo[DeviceGrid]
 
 
 def _layouts(

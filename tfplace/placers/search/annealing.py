@@ -53,7 +53,7 @@ class AnnealingPlacer:
   ) -> Result:
     """Searches until the budget is spent."""
     tracker = Tracker(self.name, problem, evaluator, budget)
-    groups = GroupGraph(problem)
+    groups = GroupGraph.of(problem)
     found: list[Result] = []
     failed: dict[str, str] = {}
     wanted = self.starts

@@ -89,7 +89,7 @@ def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
   cluster = card.with_devices(1, kind)
   problem = on_cards_only(graph, cluster, (kind,))
   device = next(i for i, d in enumerate(cluster.devices) if d.kind == kind)
-  groups = GroupGraph(problem)
+  groups = GroupGraph.of(problem)
   wanted = groups.nearest(np.full(groups.num_groups, device))
   placement = Placement(problem, groups.expand(wanted))
   number = sum(d.kind == kind for d in card.cluster.devices)

@@ -9,7 +9,7 @@ from tfplace.graph.estimate import LayerBytes, PeakMemory
 from tfplace.graph.microbatches import name_in_whole
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.op_names import GRADIENT_SCOPE, scope_of
-from tfplace.graph.phases import descendants
+from tfplace.graph.paths import descendants
 from tfplace.simulate import Schedule
 
 _MAX_LAYERS = 8  # Listed at the peak.
