@@ -23,6 +23,8 @@ from tfplace.placers.requests import Request
 from tfplace.simulate import Simulator
 
 _SHARE = 0.3  # of the seconds, for the searches of all parts; our choice
+# Seconds per op without which a part is not searched: rules take as long.
+_LEAST_S_PER_OP = 5e-5
 
 
 def parts(cluster: Cluster) -> Iterator[np.ndarray]:
@@ -76,6 +78,8 @@ def place_on_parts_first(
   if budget.is_timed:
     share_s *= _SHARE / len(every_part)
     later = budget.fraction(1 - _SHARE)
+    if share_s < _LEAST_S_PER_OP * problem.graph.num_ops:
+      return place_beside_gpus(request, problem, budget, starts)
   results: list[Result] = []
   for devices in every_part:
     share = dataclasses.replace(budget.fraction(1.0), seconds=share_s)

@@ -210,7 +210,7 @@ class SuccessiveHalving:
 
     The better half stays, and so do all trials close to the best one.
     """
-    for _ in range(1, _RUNGS if self._config.searches else 1):
+    for rung in range(1, _RUNGS if self._config.searches else 1):
       half, best_us = (len(alive) + 1) // 2, alive[0].step_time_us
       alive = [
         trial
@@ -223,8 +223,9 @@ class SuccessiveHalving:
           trial.step = None  # It may hold a copy of the weights.
       if len(alive) == 1:
         break
+      share = _RUNG_SHARE * self._rest(1 - rung * _RUNG_SHARE) / len(alive)
       for trial in alive:
-        self._search(trial, _RUNG_SHARE / len(alive))
+        self._search(trial, share)
       alive.sort(key=self._rank)
     return alive[0]
 
@@ -277,6 +278,11 @@ class SuccessiveHalving:
   def _is_late(self) -> bool:
     """Returns whether the rest of the budget goes to variants already tried."""
     return self._is_timed and self._left_s < self._config.budget_s / 2
+
+  def _rest(self, planned: float) -> float:
+    """Returns what is left for later searches, relative to a planned share."""
+    left = self._left_s / max(self._config.budget_s, 1e-9)
+    return min(1.0, left / planned) if self._is_timed else 1.0
 
   def _variant(self, count: int, flight: int | None = None) -> VariantConfig:
     flight = flight or self._asked.max_in_flight
