@@ -106,7 +106,6 @@ class SuccessiveHalving:
       budget_s=max(self._left_s, _LEAST_SHARE * config.budget_s),
       max_evaluations=None if evaluations is None else max(1, evaluations),
       init_placement=start,
-      order=winner.order or config.order,
     )
 
   def choice(self, winner: VariantTrial) -> VariantChoice | None:
@@ -333,7 +332,7 @@ class SuccessiveHalving:
           config,
           seconds,
           start=None if start is None else start.placement,
-          order=trial.order or config.order,
+          order=config.order,
           max_evaluations=self._spend_evaluations(share),
         )
     except InfeasibleError as error:
@@ -341,7 +340,6 @@ class SuccessiveHalving:
     except TfplaceError as error:  # Some strategies reject large graphs.
       trial.step, trial.why, trial.error = None, str(error), error
     if trial.best is not None and is_first:
-      trial.other_order_us = trial.best.other_order_us
       trial.single = single_of(trial.best.tried)
 
   @contextlib.contextmanager

@@ -9,12 +9,7 @@ from tfplace.plan.search import Outcome, search
 from tfplace.plan.stages import Stages
 from tfplace.plan.steps import Steps
 from tfplace.plan.successive_halving import SuccessiveHalving
-from tfplace.plan.variants import (
-  StepVariant,
-  VariantTrial,
-  in_words,
-  order_reason,
-)
+from tfplace.plan.variants import StepVariant, VariantTrial, in_words
 
 
 def choose_variant(
@@ -44,11 +39,7 @@ def choose_variant(
   winner.best = outcome.best
   winner.seconds += outcome.results[0].seconds
   choice = variants.choice(winner)
-  outcome = dataclasses.replace(
-    outcome,
-    choice=choice,
-    order_reason=order_reason(outcome.best.order, winner.other_order_us),
-  )
+  outcome = dataclasses.replace(outcome, choice=choice)
   if config.measure and choice is not None:
     # Phase 2: measure its best rival, too.
     winner.measured_us = outcome.evaluation.step_time_us

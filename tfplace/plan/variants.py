@@ -50,7 +50,6 @@ class VariantTrial:
     why: reason why there is no placement; "" if there is one.
     error: error of the extraction or of the last search, or None.
     measured_us: step time of the fastest measured placement, or None.
-    other_order_us: step time in the order that the first search rejected.
     bound_us: proven lower bound of the step time, or 0 for measured costs.
   """
 
@@ -62,7 +61,6 @@ class VariantTrial:
   why: str = ""
   error: TfplaceError | None = None
   measured_us: float | None = None
-  other_order_us: float | None = None
   bound_us: float = 0.0
 
   @property
