@@ -24,6 +24,7 @@ from tfplace.placers.rules.exchanges import (
   Exchanges,
   find_exchanges,
   readers,
+  served_variables,
 )
 from tfplace.placers.rules.stages import (
   balanced_shares,
@@ -77,9 +78,10 @@ class DeviceGrid:
   def placements(self, replicas: int, stages: int) -> Iterator[np.ndarray]:
     """Yields [num_groups] devices of every variant of a grid.
 
-    The variants are stages by time or memory, and layouts on devices. Unequal
-    devices have more: shares of the microbatches by time or memory, and
-    variables spread evenly, by speed or on the fastest devices.
+    The variants are stages by time or memory, layouts on devices, and slots of
+    the optimizer by themselves or beside their variables. Unequal devices have
+    more: shares of the microbatches by time or memory, and variables spread
+    evenly, by speed or on the fastest devices.
     """
     if self.is_unequal:
       yield from self._unequal(replicas, stages)
@@ -89,7 +91,7 @@ class DeviceGrid:
     layouts = _layouts(used, replicas, stages)
     stagings = self._stagings(layouts[0])
     for stage, layout in itertools.product(stagings, layouts):
-      yield self._placed(layout, stage, share, np.ones(replicas))
+      yield from self._placed(layout, stage, share, np.ones(replicas))
 
   def _unequal(self, replicas: int, stages: int) -> Iterator[np.ndarray]:
     """Yields [num_groups] devices of every variant on unequal devices."""
@@ -99,7 +101,7 @@ class DeviceGrid:
       for layout in _layouts(np.array(order), replicas, stages):
         for stage in self._stagings(layout):
           for share, weights in self._shares(layout, stage):
-            yield self._placed(layout, stage, share, weights)
+            yield from self._placed(layout, stage, share, weights)
 
   def _shares(
     self, layout: np.ndarray, stage: np.ndarray
@@ -136,22 +138,25 @@ class DeviceGrid:
     stage: np.ndarray,
     share: np.ndarray,
     weights: np.ndarray,
-  ) -> np.ndarray:
-    """Returns [num_groups] devices of one [replicas, stages] grid.
+  ) -> Iterator[np.ndarray]:
+    """Yields [num_groups] devices of one [replicas, stages] grid.
 
     `share` and `weights` are as `_shares` returns them.
     """
-    replica = np.where(
+    known = np.where(
       self.microbatch == UNKNOWN, UNKNOWN, share[self.microbatch]
     )
-    for one in range(grid.shape[1]):
-      self._spread_variables(replica, stage == one, weights)
-    replica = self._follow(replica)
-    self._assign_exchanges(replica, stage, grid, share)
-    wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
-    batch, rows = self._slices
-    wanted[rows] = wanted[batch]
-    return self.groups.nearest(wanted)
+    alone = np.arange(self.groups.num_groups)
+    for beside in (alone, self._served)[: len(grid)]:
+      replica = known.copy()
+      for one in range(grid.shape[1]):
+        self._spread_variables(replica, stage == one, weights, beside)
+      replica = self._follow(replica)
+      self._assign_exchanges(replica, stage, grid, share)
+      wanted = grid[np.maximum(replica, 0), np.maximum(stage, 0)]
+      batch, rows = self._slices
+      wanted[rows] = wanted[batch]
+      yield self.groups.nearest(wanted)
 
   @functools.cached_property
   def _slices(self) -> tuple[np.ndarray, np.ndarray]:
@@ -170,20 +175,33 @@ class DeviceGrid:
     return src[takes], dst[takes]
 
   def _spread_variables(
-    self, replica: np.ndarray, here: np.ndarray, weights: np.ndarray
+    self,
+    replica: np.ndarray,
+    here: np.ndarray,
+    weights: np.ndarray,
+    beside: np.ndarray,
   ) -> None:
-    """Assigns variables in place, the largest first, by [replicas] weights."""
-    size = self.groups.persistent_bytes
+    """Assigns variables in place, the largest first, by [replicas] weights.
+
+    A variable is counted and placed with the one that it is `beside`.
+    """
+    groups = self.groups
+    size = np.bincount(beside, groups.persistent_bytes, groups.num_groups)
     variables = np.flatnonzero(here & (replica == UNKNOWN) & (size > 0))
     held = np.where(weights > 0, 0.0, np.inf)
     order = np.argsort(-size[variables], kind="stable")
     for group in variables[order].tolist():
       replica[group] = held.argmin()
       held[replica[group]] += size[group] / weights[replica[group]]
+    replica[here] = replica[beside[here]]
 
   @functools.cached_property
   def _exchanges(self) -> Exchanges:
     return find_exchanges(self.groups, self.microbatch)
+
+  @functools.cached_property
+  def _served(self) -> np.ndarray:
+    return served_variables(self.groups, self.microbatch)
 
   def _assign_exchanges(
     self,
@@ -273,6 +291,7 @@ class DeviceGrid:
     layer = self._follow(self._layers())
     exchanges = self._exchanges
     layer = np.where(exchanges.is_relay, layer[exchanges.variable], layer)
+    layer = layer[self._served]
     layer = np.unique(layer, return_inverse=True)[1].reshape(-1)
     # Sort layers by the time from their first op to the end of the step. By
     # earliest start, a layer's reshaped weight would count as its input.

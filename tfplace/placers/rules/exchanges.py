@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from tfplace.graph.op_names import UNKNOWN
+from tfplace.graph.paths import descendants
 from tfplace.placers.groups import GroupGraph
 
 
@@ -82,6 +83,31 @@ def _of_sums(
   np.maximum.at(last, problem.group_of, high)
   is_sum = is_free & (first != UNKNOWN)
   return np.where(is_sum, first, UNKNOWN), np.where(is_sum, last, UNKNOWN)
+
+
+def served_variables(
+  groups: GroupGraph, microbatch: np.ndarray
+) -> np.ndarray:
+  """Returns [num_groups] variable that each slot of an optimizer serves.
+
+  Slots are variables that no microbatch reads, but the update of a variable
+  that one reads. All other groups have themselves.
+  """
+  graph, group_of = groups.problem.graph, groups.problem.group_of
+  inside = graph.microbatch != UNKNOWN
+  is_read = np.zeros(groups.num_groups, bool)
+  is_read[group_of[descendants(inside, graph.edge_dst, graph.edge_src)]] = True
+  is_variable = (groups.persistent_bytes > 0) & (microbatch == UNKNOWN)
+  served = np.where((is_read & is_variable)[group_of], group_of, UNKNOWN)
+  offsets, edges = graph.out_csr
+  near, bounds = graph.edge_dst[edges].tolist(), offsets.tolist()
+  of_op, order = served.tolist(), graph.topological_order
+  for op in order[(served[order] == UNKNOWN) & ~inside[order]][::-1].tolist():
+    of_op[op] = max((of_op[i] for i in near[bounds[op] : bounds[op + 1]]), default=UNKNOWN)
+  result = np.full(groups.num_groups, UNKNOWN)
+  np.maximum.at(result, group_of, of_op)
+  is_slot = is_variable & ~is_read & (result != UNKNOWN)
+  return np.where(is_slot, result, np.arange(groups.num_groups))
 
 
 def readers(
