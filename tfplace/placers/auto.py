@@ -26,6 +26,7 @@ from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
 from tfplace.placers.consolidate import consolidate
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.one_shot import placed_once
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.search.annealing import CLASSICAL_SHARE, improve
 from tfplace.placers.tracker import (
@@ -316,7 +317,10 @@ class _Run:
       if self.tried and known.accepts_start:
         start = best_first(self.tried)[0].placement.devices[None]
     placer = registry.get_placer(strategy, policy, start=start)
-    return placer.place(self.problem, self.evaluator, budget, self.seed)
+    ask = placer.place
+    if known.is_classical:
+      ask = functools.partial(placed_once, placer)
+    return ask(self.problem, self.evaluator, budget, self.seed)
 
   def _attempt(
     self,

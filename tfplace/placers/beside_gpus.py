@@ -30,6 +30,8 @@ LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
 # for continuations with and without them, then the better one gets what is
 # left. Chosen by trial.
 _FIRST_SHARE = 0.6
+# Seconds per op without which CPUs do not compute, if that is possible.
+_LEAST_S_PER_OP = 1e-4
 # Share of a continued `auto` that is not kept for consolidation; our choice.
 _SEARCH_SHARE = 0.9
 
@@ -87,16 +89,19 @@ def place_beside_gpus(
   if _may_be_short(problem):  # The first search could end without a placement.
     result = place_in_order(request, problem, budget, starts)
     return dataclasses.replace(result, all_on_gpus_us=math.inf)
+  is_short = budget.is_timed and (
+    budget.seconds < _LEAST_S_PER_OP * problem.graph.num_ops
+  )
   try:
     check_memory(narrow)
-    share = budget.fraction(_FIRST_SHARE)
+    share = budget.fraction(1.0 if is_short else _FIRST_SHARE)
     first = place_in_order(request, narrow, share, starts)
   except InfeasibleError:
     share = budget.fraction(1 - _FIRST_SHARE)
     share = dataclasses.replace(share, seconds=budget.left_s)
     result = place_in_order(request, problem, share, starts)
     return dataclasses.replace(result, all_on_gpus_us=math.inf)
-  if first.evaluation.is_within(budget.gap):
+  if is_short or first.evaluation.is_within(budget.gap):
     return _with_problem(first, problem)
   # Both continue from the same placement, with the same budget each.
   each = (1 - _FIRST_SHARE) / 4

@@ -7,12 +7,14 @@ from typing import Literal
 import numpy as np
 
 from tfplace.graph.budget import Budget
-from tfplace.graph.evaluation import Result
+from tfplace.graph.evaluation import HistoryPoint, Result
+from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
-from tfplace.graph.protocols import Evaluator
+from tfplace.graph.protocols import Evaluator, Placer
 from tfplace.placers.groups import GroupGraph
 from tfplace.placers.repair import offer_all_repaired, offer_repaired
 from tfplace.placers.tracker import Tracker
+from tfplace.simulate import Simulator
 
 # Batches of [num_groups] allowed devices. A further batch is asked for only if
 # no placement so far fits in memory.
@@ -20,6 +22,8 @@ Batches = Iterator[Iterable[np.ndarray]]
 # Function of the groups, the seed, and the budget if it limits itself.
 Propose = Callable[[GroupGraph, int, Budget], Batches]
 Repair = Literal["each", "fastest", "none"]
+# Share of its seconds below which time did not limit a placer; our choice.
+_UNLIMITED = 0.5
 
 
 @dataclasses.dataclass
@@ -65,3 +69,35 @@ class OneShotPlacer:
       offer_repaired(tracker, groups, row)
       if tracker.best is not None and tracker.budget.left_s <= 0:
         break
+
+
+def placed_once(
+  placer: Placer,
+  problem: Problem,
+  evaluator: Evaluator,
+  budget: Budget,
+  seed: int,
+) -> Result:
+  """Runs a classical placer, or returns at once what it found of the problem.
+
+  A search of seconds asks the same placers again and again. What time limited,
+  or anything but the simulator judged, is not kept.
+  """
+  if not (budget.is_timed and isinstance(evaluator, Simulator)):
+    return placer.place(problem, evaluator, budget, seed)
+  off_cpu = None if problem.off_cpu is None else problem.off_cpu.tobytes()
+  key = (placer.name, seed, problem.order, problem.proven_us, off_cpu)
+  known: Result | None = problem.memo.get(key)
+  if known is None:
+    left_s = budget.left_s
+    result = placer.place(problem, evaluator, budget, seed)
+    if result.seconds < _UNLIMITED * left_s:
+      problem.memo[key] = result
+    return result
+  us = known.evaluation.step_time_us
+  return dataclasses.replace(
+    known,
+    placement=Placement(problem, known.placement.devices),
+    history=(HistoryPoint(0.0, known.evaluations, us, placer.name),),
+    seconds=0.0,
+  )

@@ -19,6 +19,7 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
 from tfplace.placers.groups import GroupGraph
+from tfplace.placers.one_shot import placed_once
 from tfplace.placers.repair import offer_starts
 from tfplace.placers.requests import Request, followed, with_effort
 from tfplace.placers.tracker import Tracker
@@ -46,7 +47,7 @@ def place_in_order(
   if request.order != AUTO:
     return _placed(request, problem.in_order(request.order), budget, starts)
   if request.searches:
-    results = _by_rules(problem, budget, starts)
+    results = _by_rules(problem, budget, starts, request.seed)
     if results:
       return _searched(request, results, budget)
   results, failure = {}, InfeasibleError("nothing fits")
@@ -96,7 +97,7 @@ def _better(results: Mapping[str, Result]) -> Result:
 
 
 def _by_rules(
-  problem: Problem, budget: Budget, starts: np.ndarray | None
+  problem: Problem, budget: Budget, starts: np.ndarray | None, seed: int
 ) -> dict[str, Result]:
   """Returns the best start or rule in each order in which one fits."""
   results = {}
@@ -109,7 +110,7 @@ def _by_rules(
     for strategy in registry.MICROBATCHED:
       placer = registry.get_placer(strategy)
       try:
-        result = placer.place(ordered, simulator, share, seed=0)
+        result = placed_once(placer, ordered, simulator, share, seed)
       except TfplaceError:
         continue  # It needs more devices or memory; the others decide.
       tracker.evaluations += result.evaluations
