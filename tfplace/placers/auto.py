@@ -51,7 +51,7 @@ _LEARNED_SHARE = 0.25
 _LEARNED_SETUP_S, _LEARNED_SETUP_S_PER_OP = 0.4, 1.5e-5
 # Remaining time without which the policy does not run: a multiple of its setup
 # time, but at least this many seconds if TensorFlow is loaded.
-_LEARNED_SETUPS, _LEARNED_LEAST_S = 1.5, 0.5
+_LEARNED_SETUPS, _LEARNED_LEAST_S = 6.0, 0.5
 # The same if TensorFlow is not loaded yet, in seconds.
 _LEARNED_LOAD_S = 25.0
 # Number of placements from which the search starts.

@@ -25,8 +25,8 @@ from tfplace.placers.requests import Request, followed, with_effort
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
-# Share of the budget for the rules in each order.
-_RULES_SHARE = 0.1
+# Share of the budget for each rule in each order.
+_RULES_SHARE = 0.12
 
 
 def place_in_order(
@@ -103,12 +103,15 @@ def _by_rules(
   results = {}
   for order in ORDERS:
     ordered = problem.in_order(order)
-    simulator, share = Simulator(ordered), budget.fraction(_RULES_SHARE)
-    tracker = Tracker("rules", ordered, simulator, share)
+    simulator = Simulator(ordered)
+    tracker = Tracker(
+      "rules", ordered, simulator, budget.fraction(_RULES_SHARE)
+    )
     if starts is not None:
       offer_starts(tracker, GroupGraph.of(ordered), starts)
     for strategy in registry.MICROBATCHED:
       placer = registry.get_placer(strategy)
+      share = budget.fraction(_RULES_SHARE)
       try:
         result = placed_once(placer, ordered, simulator, share, seed)
       except TfplaceError:
