@@ -131,7 +131,9 @@ def test_ranks_by_hand():
   graph = build_graph("g", ops, edges)
   # read; 0/long, 0/short; 1/a; beside (9 to the end), update.
   wanted = [5, 3, 2, 1, 0, 4]
-  assert ranks(graph, upward_ranks(graph, graph.time_us["GPU"])).tolist() == wanted
+  assert (
+    ranks(graph, upward_ranks(graph, graph.time_us["GPU"])).tolist() == wanted
+  )
 
 
 def replicas(prepare=("StridedSlice", (4.0,))):

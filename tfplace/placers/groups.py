@@ -29,7 +29,9 @@ class GroupGraph:
     if known.problem is problem:
       return known
     result = cls(problem)
-    result.__dict__.update({**known.__dict__, "memo": known.memo, "problem": problem})
+    result.__dict__.update(
+      {**known.__dict__, "memo": known.memo, "problem": problem}
+    )
     return result
 
   @functools.cached_property

@@ -85,9 +85,7 @@ def _of_sums(
   return np.where(is_sum, first, UNKNOWN), np.where(is_sum, last, UNKNOWN)
 
 
-def served_variables(
-  groups: GroupGraph, microbatch: np.ndarray
-) -> np.ndarray:
+def served_variables(groups: GroupGraph, microbatch: np.ndarray) -> np.ndarray:
   """Returns [num_groups] variable that each slot of an optimizer serves.
 
   Slots are variables that no microbatch reads, but the update of a variable
@@ -103,7 +101,9 @@ def served_variables(
   near, bounds = graph.edge_dst[edges].tolist(), offsets.tolist()
   of_op, order = served.tolist(), graph.topological_order
   for op in order[(served[order] == UNKNOWN) & ~inside[order]][::-1].tolist():
-    of_op[op] = max((of_op[i] for i in near[bounds[op] : bounds[op + 1]]), default=UNKNOWN)
+    of_op[op] = max(
+      (of_op[i] for i in near[bounds[op] : bounds[op + 1]]), default=UNKNOWN
+    )
   result = np.full(groups.num_groups, UNKNOWN)
   np.maximum.at(result, group_of, of_op)
   is_slot = is_variable & ~is_read & (result != UNKNOWN)
