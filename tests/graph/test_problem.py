@@ -199,3 +199,41 @@ def test_devices_that_are_no_indices_are_refused(devices):
     placement = Placement(problem, np.zeros(2, dtype))
     assert placement.devices.dtype == np.int32
   assert Placement(problem, [0, 0]).devices.tolist() == [0, 0]
+
+
+DERIVED = (
+  *("time_us", "allowed", "group_of", "group_allowed", "fastest_us"),
+  *("earliest_start_us", "upward_ranks_us", "lower_bound_us"),
+)
+
+
+@pytest.mark.parametrize("derived_first", [True, False])
+def test_a_changed_problem_is_as_a_new_one(derived_first):
+  problem = make(
+    [op("a", 1, 2), op("b", 4, 3, "z"), op("c", 1, 1, "z")], [(0, 0, 1)]
+  )
+  if derived_first:
+    for name in (*DERIVED, "allowed_sets", "starts"):
+      getattr(problem, name)
+  off_cpu = np.array([True, False, False])
+  for changed, fields in (
+    (problem.in_order("rank"), {"order": "rank"}),
+    (problem.with_bound(9.0), {"proven_us": 9.0}),
+    (problem.without_cpus(off_cpu), {"off_cpu": off_cpu}),
+    (
+      problem.without_cpus(off_cpu).in_order("rank"),
+      {"off_cpu": off_cpu, "order": "rank"},
+    ),
+  ):
+    new = dataclasses.replace(problem, **fields)
+    for name in DERIVED:
+      found, wanted = getattr(changed, name), getattr(new, name)
+      assert np.array_equal(found, wanted, equal_nan=True), name
+    for found, wanted in zip(
+      changed.allowed_sets, new.allowed_sets, strict=True
+    ):
+      assert found.tolist() == wanted.tolist()
+    assert changed.priorities().tolist() == new.priorities().tolist()
+  assert problem.order == "arrival" and problem.off_cpu is None
+  with pytest.raises(ProblemError, match="order is 'newest'"):
+    problem.in_order("newest")

@@ -9,10 +9,13 @@ import pytest
 from tests.testing import problems, split_steps
 from tests.testing.clusters import linked
 from tfplace.errors import InfeasibleError, TfplaceError
-from tfplace.graph import Device, Placement, Problem
+from tfplace.graph import Device, OpSpec, Placement, Problem, build_graph
 from tfplace.graph.paths import transfers
 from tfplace.placers import place
+from tfplace.placers.groups import GroupGraph
 from tfplace.placers.registry import MICROBATCHED
+from tfplace.placers.rules.device_grid import device_grids
+from tfplace.placers.rules.exchanges import served_variables
 from tfplace.placers.rules.stages import balanced_shares, balanced_stages
 
 
@@ -67,6 +70,63 @@ def test_a_layer_of_large_weights_runs_whole_on_one_device():
   assert where[at["var", 2]] in used[2]
   other = placed("data_parallel", graph, devices(4))
   assert result.evaluation.step_time_us < other.evaluation.step_time_us / 1.3
+
+
+def with_momentum(weights, microbatches):
+  """A layer per variable, whose update takes a slot that is updated, too.
+
+  A counter of microbatches belongs to no variable.
+  """
+  ops, edges, at = [], [], {}
+
+  def add(name, inputs=(), size=0.0, held=0.0, us=0.0, of=None, beside=None):
+    at[name] = len(ops)
+    spec = OpSpec(
+      *(name, "X", {"GPU": us}, (size,)),
+      persistent_bytes=held,
+      microbatch=of,
+      colocation=beside,
+    )
+    ops.append(spec)
+    edges.extend((at[source], 0, at[name]) for source in inputs)
+
+  for j, size in enumerate(weights):
+    for kind in ("weight", "slot"):
+      add(f"{kind}_{j}", held=size, beside=f"{kind}_{j}")
+      add(f"read_{kind}_{j}", [f"{kind}_{j}"], size, beside=f"{kind}_{j}")
+    for i in range(microbatches):
+      add(f"gradient_{i}_{j}", [f"read_weight_{j}"], size, us=10.0, of=i)
+    gradients = [f"gradient_{i}_{j}" for i in range(microbatches)]
+    add(f"sum_{j}", gradients, size)
+    add(f"decay_{j}", [f"read_slot_{j}", f"sum_{j}"], size)
+    add(f"assign_slot_{j}", [f"decay_{j}"], size, beside=f"slot_{j}")
+    add(f"scale_{j}", [f"assign_slot_{j}"], size)
+    add(f"assign_weight_{j}", [f"scale_{j}"], beside=f"weight_{j}")
+  add("counter", held=8.0, beside="counter")
+  add("count", ["counter", "sum_0"], beside="counter")
+  return build_graph("momentum", ops, edges), at
+
+
+def test_slots_serve_the_variable_whose_update_reads_them():
+  graph, at = with_momentum((4.0, 2.0, 3.0), microbatches=2)
+  problem = Problem(graph, devices(2))
+  groups = GroupGraph.of(problem)
+  (grid,) = device_grids(groups)
+  served = served_variables(groups, grid.microbatch)
+  wanted = np.arange(groups.num_groups)
+  for j in range(3):
+    of = problem.group_of[[at[f"slot_{j}"], at[f"weight_{j}"]]]
+    wanted[of[0]] = of[1]
+  assert served.tolist() == wanted.tolist()
+
+
+def test_slots_may_be_beside_their_variables():
+  graph, at = with_momentum((1000.0,) * 4, microbatches=4)
+  where = placed("data_parallel", graph, devices(4)).placement.devices
+  of = [where[at[f"weight_{j}"]] for j in range(4)]
+  assert sorted(of) == [0, 1, 2, 3]
+  assert [where[at[f"slot_{j}"]] for j in range(4)] == of
+  assert [where[at[f"scale_{j}"]] for j in range(4)] == of
 
 
 def on_hosts(hosts, per_host):

@@ -1,5 +1,7 @@
 """The order of ops is chosen with the placement, where that is asked for."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,9 @@ import tfplace
 from tests.testing.split_steps import split_graph, two_stages
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import Problem
+from tfplace.graph.budget import Budget
+from tfplace.placers import registry
+from tfplace.placers.one_shot import placed_once
 from tfplace.simulate import Simulator
 
 
@@ -70,3 +75,50 @@ def test_an_evaluator_judges_in_its_own_order():
   judge = Simulator(problem)
   with pytest.raises(TfplaceError, match=r"'rank'.*'arrival'"):
     tfplace.place(problem, "m_topo", evaluator=judge, order="rank")
+
+
+class Counting:
+  """A placer that counts how often it is asked."""
+
+  name = "counting"
+
+  def __init__(self, seconds=0.0):
+    self.asked, self.seconds = 0, seconds
+
+  def place(self, problem, evaluator, budget, seed):
+    self.asked += 1
+    result = registry.get_placer("single").place(
+      problem, evaluator, budget, seed
+    )
+    return dataclasses.replace(result, seconds=self.seconds)
+
+
+def test_a_placer_is_asked_once_for_each_order_and_seed():
+  problem, placer = two_stages(), Counting()
+  by_rank = problem.in_order("rank")
+  narrow = problem.without_cpus(np.zeros(problem.graph.num_ops, bool))
+
+  def ask(of, budget, seed=0):
+    return placed_once(placer, of, Simulator(of), budget, seed)
+
+  first = ask(problem, Budget(10.0))
+  again = ask(problem, Budget(10.0))
+  assert placer.asked == 1
+  assert again.placement.devices.tolist() == first.placement.devices.tolist()
+  assert again.evaluation == first.evaluation
+  assert again.evaluations == first.evaluations and again.seconds == 0
+  assert again.history[-1].step_time_us == first.evaluation.step_time_us
+  for count, of, seed in ((2, by_rank, 0), (3, problem, 1), (4, narrow, 0)):
+    for _ in range(2):
+      assert ask(of, Budget(10.0), seed).placement.problem is of
+      assert placer.asked == count
+  # A number of evaluations does not depend on what was asked before.
+  ask(problem, Budget(10.0, max_evaluations=9))
+  assert placer.asked == 5
+
+
+def test_what_time_limited_is_asked_again():
+  problem, placer = two_stages(), Counting(seconds=6.0)
+  for _ in range(2):
+    placed_once(placer, problem, Simulator(problem), Budget(10.0), 0)
+  assert placer.asked == 2

@@ -103,6 +103,23 @@ def test_renumbered_ops_keep_their_ranks():
     assert found == Simulator(problem).run(devices).step_time_us, seed
 
 
+@pytest.mark.parametrize("first", ["arrival", "rank"])
+def test_tables_of_one_order_serve_the_other(first):
+  for seed in range(30):
+    problem, devices = ranked_case(seed)
+    problem = problem.in_order(first)
+    Simulator(problem).run(devices)
+    for order in ("rank", "arrival"):
+      other = problem.in_order(order)
+      fresh = dataclasses.replace(other)
+      assert "memo" not in fresh.__dict__
+      found, wanted = Simulator(other).tables, Simulator(fresh).tables
+      for name, value in wanted._asdict().items():
+        np.testing.assert_array_equal(getattr(found, name), value, name)
+      got = Simulator(other).run(devices).step_time_us
+      assert got == Simulator(fresh).run(devices).step_time_us, seed
+
+
 def test_a_pipeline_by_hand():
   problem, devices = two_stages(), np.array([0, 1, 1, 0] * 2 + [0])
   arrival = Simulator(problem).schedule(devices)
