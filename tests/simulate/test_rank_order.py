@@ -114,8 +114,9 @@ def test_tables_of_one_order_serve_the_other(first):
       fresh = dataclasses.replace(other)
       assert "memo" not in fresh.__dict__
       found, wanted = Simulator(other).tables, Simulator(fresh).tables
-      for name, value in wanted._asdict().items():
-        np.testing.assert_array_equal(getattr(found, name), value, name)
+      assert found.is_ranked == wanted.is_ranked == (order == "rank")
+      assert found.op_key.tolist() == wanted.op_key.tolist()
+      assert found.sources.tolist() == wanted.sources.tolist()
       got = Simulator(other).run(devices).step_time_us
       assert got == Simulator(fresh).run(devices).step_time_us, seed
 
