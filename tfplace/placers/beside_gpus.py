@@ -31,7 +31,7 @@ LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
 # left. Chosen by trial.
 _FIRST_SHARE = 0.6
 # Seconds per op without which CPUs do not compute, if that is possible.
-_LEAST_S_PER_OP = 1e-4
+_LEAST_S_PER_OP = 5e-4
 # Share of a continued `auto` that is not kept for consolidation; our choice.
 _SEARCH_SHARE = 0.9
 
