@@ -7,9 +7,11 @@ import pytest
 
 import tfplace
 from tests.testing.clusters import linked
+from tfplace import placers
 from tfplace.cost import with_measured_times
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.op_graph import OpSpec, build_graph
+from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.quantities import format_us
 from tfplace.placers.beside_gpus import cpu_note, gpus_compute
@@ -61,6 +63,33 @@ def test_a_cpu_that_gains_enough_computes(strategy):
   assert _on_cpu(result) == 10
   assert result.evaluation.step_time_us == 1000.0
   assert result.all_on_gpus_us == 2000.0
+
+
+def test_a_short_search_leaves_cpus_out_unless_a_start_has_them():
+  # 2,000 ops are short of 1 s.
+  problem = _parallel(cpu_us=100.0, count=2000)
+  placers.warm_up("auto")
+  result = tfplace.place(problem, "auto", budget_s=0.3)
+  assert _on_cpu(result) == 0
+  assert result.evaluation.step_time_us == 200_000.0
+  half = Placement(problem, np.arange(2000) % 2)
+  result = tfplace.place(problem, "auto", budget_s=0.3, init_placement=half)
+  assert result.evaluation.step_time_us == 100_000.0
+
+
+def test_a_short_search_uses_cpus_where_memory_may_be_short():
+  # The GPU holds a quarter of what all ops write; a join reads all of it.
+  ops = [
+    OpSpec(f"op_{i}", "MatMul", {"GPU": 100.0, "CPU": 100.0}, [MIB])
+    for i in range(400)
+  ]
+  ops.append(OpSpec("join", "MatMul", {"GPU": 1.0, "CPU": 1.0}, [8.0]))
+  graph = build_graph("join", ops, [(i, 0, 400) for i in range(400)])
+  problem = Problem(graph, _cluster(memory_bytes=250 * MIB))
+  placers.warm_up("auto")
+  result = tfplace.place(problem, "auto", budget_s=0.15)
+  assert result.evaluation.feasible and _on_cpu(result) > 0
+  assert result.evaluation.step_time_us <= 40_001.0
 
 
 def test_estimates_beside_measured_times_are_told():

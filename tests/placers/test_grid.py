@@ -129,6 +129,16 @@ def test_slots_may_be_beside_their_variables():
   assert [where[at[f"scale_{j}"]] for j in range(4)] == of
 
 
+def test_without_slots_no_placement_is_proposed_twice():
+  graph, _ = split_steps.split_graph(layers=4, microbatches=4)
+  (grid,) = device_grids(GroupGraph(Problem(graph, devices(4))))
+  assert len([*grid.placements(4, 1)]) == 1
+  graph, _ = with_momentum((1000.0,) * 4, microbatches=4)
+  (grid,) = device_grids(GroupGraph(Problem(graph, devices(4))))
+  first, second = grid.placements(4, 1)
+  assert (first != second).any()
+
+
 def on_hosts(hosts, per_host):
   """Devices `/job:worker/replica:0/task:h/device:GPU:i`."""
   names = [

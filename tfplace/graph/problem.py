@@ -87,7 +87,7 @@ class Problem:
 
   def without_cpus(self, off_cpu: np.ndarray) -> "Problem":
     """Returns the problem with [num_ops] ops that no CPU may run."""
-    stale = ("allowed", "group_allowed", "allowed_sets")
+    stale = ("allowed", "group_allowed", "allowed_sets", "off_cpu_key")
     return self._with(*stale, off_cpu=off_cpu)
 
   def with_bound(self, proven_us: float) -> "Problem":
@@ -104,8 +104,21 @@ class Problem:
 
   @functools.cached_property
   def memo(self) -> dict[Any, Any]:
-    """What others derived from the graph and the cluster, for all orders."""
+    """What others derived of this problem, and of its changed copies."""
     return {}
+
+  @functools.cached_property
+  def off_cpu_key(self) -> bytes | None:
+    """`off_cpu`, as part of a key of `memo`."""
+    return None if self.off_cpu is None else self.off_cpu.tobytes()
+
+  @property
+  def key(self) -> tuple[Any, ...]:
+    """What tells a problem from others with the same `memo`."""
+    return self.order, self.proven_us, self.off_cpu_key
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {k: v for k, v in self.__dict__.items() if k != "memo"}
 
   def without_derived(self) -> "Problem":
     """Returns a copy without cached values, to be sent to another process."""

@@ -50,8 +50,8 @@ _LEARNED_SHARE = 0.25
 # Setup seconds of the policy, and further ones per op.
 _LEARNED_SETUP_S, _LEARNED_SETUP_S_PER_OP = 0.4, 1.5e-5
 # Remaining time without which the policy does not run: a multiple of its setup
-# time, but at least this many seconds if TensorFlow is loaded.
-_LEARNED_SETUPS, _LEARNED_LEAST_S = 6.0, 0.5
+# time.
+_LEARNED_SETUPS = 6.0
 # The same if TensorFlow is not loaded yet, in seconds.
 _LEARNED_LOAD_S = 25.0
 # Number of placements from which the search starts.
@@ -240,7 +240,7 @@ class _Run:
     least_s = _LEARNED_LOAD_S
     # With an evaluation budget, results must not depend on loaded modules.
     if "tensorflow" in sys.modules and self.budget.is_timed:
-      least_s = max(_LEARNED_LEAST_S, _LEARNED_SETUPS * setup_s)
+      least_s = _LEARNED_SETUPS * setup_s
     if left.seconds < least_s:
       self.skipped[strategy] = (
         f"{left.seconds:.1f} s were left, and it is not loaded with fewer"
@@ -318,7 +318,7 @@ class _Run:
         start = best_first(self.tried)[0].placement.devices[None]
     placer = registry.get_placer(strategy, policy, start=start)
     ask = placer.place
-    if known.is_classical:
+    if known.family == "rules":
       ask = functools.partial(placed_once, placer)
     return ask(self.problem, self.evaluator, budget, self.seed)
 

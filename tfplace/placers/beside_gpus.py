@@ -30,8 +30,9 @@ LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
 # for continuations with and without them, then the better one gets what is
 # left. Chosen by trial.
 _FIRST_SHARE = 0.6
-# Seconds per op without which CPUs do not compute, if that is possible.
-_LEAST_S_PER_OP = 5e-4
+# Seconds per op without which CPUs do not compute, unless memory may be short
+# or they do in a start.
+_CPUS_S_PER_OP = 5e-4
 # Share of a continued `auto` that is not kept for consolidation; our choice.
 _SEARCH_SHARE = 0.9
 
@@ -72,7 +73,8 @@ def place_beside_gpus(
 ) -> Result:
   """Finds a placement in which CPUs compute only if that gains `LEAST_GAIN`.
 
-  Strategies that do not search place the problem as it is.
+  In a short search, they do not. Strategies that do not search place the
+  problem as it is.
 
   Args:
     budget: budget of all searches together.
@@ -89,8 +91,11 @@ def place_beside_gpus(
   if _may_be_short(problem):  # The first search could end without a placement.
     result = place_in_order(request, problem, budget, starts)
     return dataclasses.replace(result, all_on_gpus_us=math.inf)
-  is_short = budget.is_timed and (
-    budget.seconds < _LEAST_S_PER_OP * problem.graph.num_ops
+  is_short = (
+    budget.is_timed
+    and budget.seconds < _CPUS_S_PER_OP * problem.graph.num_ops
+    and not _may_be_short(problem, at_once=1.0)
+    and (starts is None or _allows(narrow, starts))
   )
   try:
     check_memory(narrow)
@@ -151,12 +156,17 @@ def _resumed(
   )
 
 
-def _may_be_short(problem: Problem) -> bool:
+def _allows(problem: Problem, starts: np.ndarray) -> bool:
+  ops = np.arange(problem.graph.num_ops)
+  return all(problem.allowed[ops, devices].all() for devices in starts)
+
+
+def _may_be_short(problem: Problem, at_once: float = _AT_ONCE) -> bool:
   """Returns whether the tensors of a step may not fit on the GPUs at once."""
   graph = problem.graph
   held = float(graph.persistent_bytes.sum() + graph.op_output_bytes.sum())
   gpus = [d for d in problem.cluster.devices if not d.is_cpu]
-  return held > _AT_ONCE * sum(device.memory_bytes for device in gpus)
+  return held > at_once * sum(device.memory_bytes for device in gpus)
 
 
 def _with_problem(result: Result, problem: Problem) -> Result:

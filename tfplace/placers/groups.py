@@ -23,16 +23,15 @@ class GroupGraph:
 
   @classmethod
   def of(cls, problem: Problem) -> "GroupGraph":
-    """Returns the groups, with what was derived of them in any order."""
-    off_cpu = None if problem.off_cpu is None else problem.off_cpu.tobytes()
-    known = problem.memo.setdefault((cls, off_cpu), cls(problem))
-    if known.problem is problem:
-      return known
-    result = cls(problem)
-    result.__dict__.update(
-      {**known.__dict__, "memo": known.memo, "problem": problem}
-    )
-    return result
+    """Returns the groups; those of another order pass on what they derived."""
+    memo = problem.memo
+    if (cls, problem.key) not in memo:
+      groups = cls(problem)
+      like = memo.setdefault((cls, problem.off_cpu_key), groups)
+      derived = {**like.__dict__, "memo": like.memo, "problem": problem}
+      groups.__dict__.update(derived)
+      memo[cls, problem.key] = groups
+    return memo[cls, problem.key]
 
   @functools.cached_property
   def memo(self) -> dict[Any, Any]:

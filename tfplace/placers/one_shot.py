@@ -22,8 +22,6 @@ Batches = Iterator[Iterable[np.ndarray]]
 # Function of the groups, the seed, and the budget if it limits itself.
 Propose = Callable[[GroupGraph, int, Budget], Batches]
 Repair = Literal["each", "fastest", "none"]
-# Share of its seconds below which time did not limit a placer; our choice.
-_UNLIMITED = 0.5
 
 
 @dataclasses.dataclass
@@ -72,32 +70,32 @@ class OneShotPlacer:
 
 
 def placed_once(
-  placer: Placer,
+  rule: Placer,
   problem: Problem,
   evaluator: Evaluator,
   budget: Budget,
   seed: int,
 ) -> Result:
-  """Runs a classical placer, or returns at once what it found of the problem.
+  """Runs a rule, or returns at once what it found of the problem before.
 
-  A search of seconds asks the same placers again and again. What time limited,
-  or anything but the simulator judged, is not kept.
+  A search of seconds asks the same rules again and again. Nothing is kept if
+  time was over, or if anything but the simulator of the problem judges.
   """
-  if not (budget.is_timed and isinstance(evaluator, Simulator)):
-    return placer.place(problem, evaluator, budget, seed)
-  off_cpu = None if problem.off_cpu is None else problem.off_cpu.tobytes()
-  key = (placer.name, seed, problem.order, problem.proven_us, off_cpu)
+  own = type(evaluator) is Simulator and evaluator.problem is problem
+  if not (own and budget.is_timed):
+    return rule.place(problem, evaluator, budget, seed)
+  key = (placed_once, rule.name, seed, problem.key)
   known: Result | None = problem.memo.get(key)
   if known is None:
-    left_s = budget.left_s
-    result = placer.place(problem, evaluator, budget, seed)
-    if result.seconds < _UNLIMITED * left_s:
+    result = rule.place(problem, evaluator, budget, seed)
+    if budget.left_s > 0:
       problem.memo[key] = result
     return result
   us = known.evaluation.step_time_us
   return dataclasses.replace(
     known,
     placement=Placement(problem, known.placement.devices),
-    history=(HistoryPoint(0.0, known.evaluations, us, placer.name),),
+    history=(HistoryPoint(0.0, 0, us, rule.name),),
     seconds=0.0,
+    evaluations=0,
   )

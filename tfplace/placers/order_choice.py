@@ -25,8 +25,9 @@ from tfplace.placers.requests import Request, followed, with_effort
 from tfplace.placers.tracker import Tracker
 from tfplace.simulate import Simulator
 
-# Share of the budget for each rule in each order.
-_RULES_SHARE = 0.12
+# Share of the budget for each rule in each order, and largest share of what is
+# left of it.
+_RULES_SHARE, _RULES_MOST = 0.12, 0.25
 
 
 def place_in_order(
@@ -112,6 +113,8 @@ def _by_rules(
     for strategy in registry.MICROBATCHED:
       placer = registry.get_placer(strategy)
       share = budget.fraction(_RULES_SHARE)
+      seconds = min(share.seconds, _RULES_MOST * budget.left_s)
+      share = dataclasses.replace(share, seconds=max(seconds, 0.0))
       try:
         result = placed_once(placer, ordered, simulator, share, seed)
       except TfplaceError:

@@ -24,7 +24,7 @@ from tfplace.simulate import Simulator
 
 _SHARE = 0.3  # of the seconds, for the searches of all parts; our choice
 # Seconds per op without which a part is not searched: rules take as long.
-_LEAST_S_PER_OP = 5e-5
+_PART_S_PER_OP = 5e-5
 
 
 def parts(cluster: Cluster) -> Iterator[np.ndarray]:
@@ -66,7 +66,7 @@ def place_on_parts_first(
 
   The result is never slower than that of a part. With a budget of evaluations,
   each part has as many as the whole cluster; seconds are divided. Parts are
-  searched only without starts.
+  searched only without starts, and not in a short search.
 
   Raises:
     InfeasibleError: nothing found fits in memory.
@@ -78,7 +78,7 @@ def place_on_parts_first(
   if budget.is_timed:
     share_s *= _SHARE / len(every_part)
     later = budget.fraction(1 - _SHARE)
-    if share_s < _LEAST_S_PER_OP * problem.graph.num_ops:
+    if share_s < _PART_S_PER_OP * problem.graph.num_ops:
       return place_beside_gpus(request, problem, budget, starts)
   results: list[Result] = []
   for devices in every_part:

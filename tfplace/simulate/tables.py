@@ -120,8 +120,12 @@ def packed(problem: Problem) -> Tables:
   if not known:
     known[problem.order] = pack(problem)
   elif problem.order not in known:
-    (tables,) = known.values()
-    known[problem.order] = _in_order(tables, problem)
+    tables, op_key = next(iter(known.values())), problem.priorities()
+    known[problem.order] = tables._replace(
+      sources=_sources(tables.in_degree, op_key),
+      is_ranked=problem.order == RANK,
+      op_key=op_key,
+    )
   return known[problem.order]
 
 
@@ -139,18 +143,19 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
   ops, shared_inputs = _ops(problem, slots, slot_of)
   devices, time_us = _devices(problem)
   in_degree = np.bincount(graph.edge_dst, minlength=graph.num_ops)
+  op_key = problem.priorities(position)
   by_slot = np.lexsort((position[graph.edge_dst], slot_of))
-  tables = Tables(
+  return Tables(
     num_ops=graph.num_ops,
     num_devices=cluster.num_devices,
     devices=devices,
     time_us=time_us,
     persistent_bytes=graph.persistent_bytes.astype(np.float64),
     in_degree=in_degree.astype(np.int32),
-    sources=np.zeros(0, np.int32),
+    sources=_sources(in_degree, op_key),
     ops=ops,
-    is_ranked=False,
-    op_key=position,
+    is_ranked=problem.order == RANK,
+    op_key=op_key,
     shared_inputs=shared_inputs,
     slots=slots,
     readers=graph.edge_dst[by_slot].astype(np.int32),
@@ -158,20 +163,11 @@ def pack(problem: Problem, position: np.ndarray | None = None) -> Tables:
     links=link_table(cluster),
     has_message_costs=cluster.has_message_costs or None,
   )
-  return _in_order(tables, problem, position)
 
 
-def _in_order(
-  tables: Tables, problem: Problem, position: np.ndarray | None = None
-) -> Tables:
-  """Sets what depends on the execution order."""
-  op_key = problem.priorities(position)
-  sources = np.flatnonzero(tables.in_degree == 0)
-  return tables._replace(
-    sources=sources[np.argsort(op_key[sources])].astype(np.int32),
-    is_ranked=problem.order == RANK,
-    op_key=op_key,
-  )
+def _sources(in_degree: np.ndarray, op_key: np.ndarray) -> np.ndarray:
+  sources = np.flatnonzero(in_degree == 0)
+  return sources[np.argsort(op_key[sources])].astype(np.int32)
 
 
 def _devices(problem: Problem) -> tuple[np.ndarray, np.ndarray]:

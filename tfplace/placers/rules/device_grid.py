@@ -147,7 +147,10 @@ class DeviceGrid:
       self.microbatch == UNKNOWN, UNKNOWN, share[self.microbatch]
     )
     alone = np.arange(self.groups.num_groups)
-    for beside in (alone, self._served)[: len(grid)]:
+    ways = [alone]  # Variables and slots one by one, or slots beside theirs.
+    if len(grid) > 1 and (self._served != alone).any():
+      ways.append(self._served)
+    for beside in ways:
       replica = known.copy()
       for one in range(grid.shape[1]):
         self._spread_variables(replica, stage == one, weights, beside)

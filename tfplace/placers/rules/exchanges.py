@@ -89,7 +89,8 @@ def served_variables(groups: GroupGraph, microbatch: np.ndarray) -> np.ndarray:
   """Returns [num_groups] variable that each slot of an optimizer serves.
 
   Slots are variables that no microbatch reads, but the update of a variable
-  that one reads. All other groups have themselves.
+  that one reads; of several, such as for a learning rate, the last. All other
+  groups have themselves.
   """
   graph, group_of = groups.problem.graph, groups.problem.group_of
   inside = graph.microbatch != UNKNOWN
