@@ -14,6 +14,7 @@ from tfplace.graph.op_graph import OpSpec, build_graph
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.quantities import format_us
+from tfplace.placers import beside_gpus
 from tfplace.placers.beside_gpus import cpu_note, gpus_compute
 
 MIB = 2.0**20
@@ -77,19 +78,35 @@ def test_a_short_search_leaves_cpus_out_unless_a_start_has_them():
   assert result.evaluation.step_time_us == 100_000.0
 
 
-def test_a_short_search_uses_cpus_where_memory_may_be_short():
-  # The GPU holds a quarter of what all ops write; a join reads all of it.
+def test_a_short_search_keeps_time_for_cpus_where_memory_may_be_short(
+  monkeypatch,
+):
+  # The GPU holds 250 of the 400 MiB that the ops write before they are added.
   ops = [
     OpSpec(f"op_{i}", "MatMul", {"GPU": 100.0, "CPU": 100.0}, [MIB])
     for i in range(400)
   ]
-  ops.append(OpSpec("join", "MatMul", {"GPU": 1.0, "CPU": 1.0}, [8.0]))
-  graph = build_graph("join", ops, [(i, 0, 400) for i in range(400)])
+  ops += [
+    OpSpec(f"add_{i}", "AddV2", {"GPU": 1.0, "CPU": 1.0}, [8.0])
+    for i in range(400)
+  ]
+  edges = [(i, 0, 400 + i) for i in range(400)]
+  edges += [(400 + i, 0, 401 + i) for i in range(399)]
+  graph = build_graph("added", ops, edges)
   problem = Problem(graph, _cluster(memory_bytes=250 * MIB))
   placers.warm_up("auto")
+  seconds, placed = [], beside_gpus.place_in_order
+
+  def noting(request, problem, budget, starts):
+    seconds.append((problem.off_cpu is None, budget.seconds))
+    return placed(request, problem, budget, starts)
+
+  monkeypatch.setattr(beside_gpus, "place_in_order", noting)
   result = tfplace.place(problem, "auto", budget_s=0.15)
   assert result.evaluation.feasible and _on_cpu(result) > 0
-  assert result.evaluation.step_time_us <= 40_001.0
+  (with_cpus, first_s), (also_with_cpus, _) = seconds
+  assert not with_cpus and also_with_cpus
+  assert first_s == pytest.approx(0.6 * 0.15)
 
 
 def test_estimates_beside_measured_times_are_told():

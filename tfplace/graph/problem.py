@@ -104,7 +104,7 @@ class Problem:
 
   @functools.cached_property
   def memo(self) -> dict[Any, Any]:
-    """What others derived of this problem, and of its changed copies."""
+    """Values that other modules derive, shared with changed copies."""
     return {}
 
   @functools.cached_property
@@ -114,7 +114,7 @@ class Problem:
 
   @property
   def key(self) -> tuple[Any, ...]:
-    """What tells a problem from others with the same `memo`."""
+    """Identifies a problem among those that share a `memo`."""
     return self.order, self.proven_us, self.off_cpu_key
 
   def __getstate__(self) -> dict[str, Any]:

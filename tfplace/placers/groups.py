@@ -35,7 +35,7 @@ class GroupGraph:
 
   @functools.cached_property
   def memo(self) -> dict[Any, Any]:
-    """What placers derived from the groups, for all orders."""
+    """Values that placers derive from the groups, in any order."""
     return {}
 
   @property
