@@ -106,6 +106,8 @@ def test_tensor_peaks_follow_from_the_capability():
     ),
     ({"peak_gflops": {"fp32": -1}}, "fp32 .* above 0, not -1"),
     ({"peak_gflops": 5}, "peak_gflops .* is 5; it must be an object"),
+    ({"bandwidth": 936}, "bandwidth .* 936 KB/s, which no GPU has; give KB/s"),
+    ({"bandwidth": 936e9}, r"bandwidth .* 9\.36e\+11 KB/s, which no GPU has"),
     ({"power_watts": "many"}, "power_watts .* above 0, not 'many'"),
     ({"multiprocessors": 0}, "multiprocessors .* above 0, not 0"),
     ({"memory_type": "hbm9"}, "memory_type .* 'hbm9'; choose from gddr, hbm"),

@@ -28,6 +28,8 @@ _TENSOR_CORES = {
   8.6: {"tf32": 2.0, "fp16": 4.0, "bf16": 4.0},
   9.0: {"tf32": 7.4, "fp16": 14.8, "bf16": 14.8},
 }
+# KB/s of any GPU; figures in GB/s or bytes/s are beyond.
+_LEAST_KB_PER_S, _MOST_KB_PER_S = 1e6, 1e11
 _GDDR_BYTES_PER_US = 700e3  # the fastest GDDR6 card here has 600 GB/s
 _L2_BYTES = 4 << 20  # of P100 and T4, for a card that does not say
 
@@ -68,7 +70,13 @@ def gpu_hardware(device: str, described: Mapping[str, Any]) -> GpuHardware:
   """
   read = _Description(device, described)
   architecture = read.architecture()
-  bandwidth = read.number("bandwidth") * 1e-3  # from KB/s
+  kb_per_s = read.number("bandwidth")
+  if not _LEAST_KB_PER_S <= kb_per_s <= _MOST_KB_PER_S:
+    raise read.refusal(
+      f"bandwidth of its hardware is {kb_per_s:g} KB/s, which no GPU has; give"
+      " KB/s, such as 936000000 for 936 GB/s"
+    )
+  bandwidth = kb_per_s * 1e-3
   usual = "gddr" if bandwidth < _GDDR_BYTES_PER_US else "hbm"
   memory_type = described.get("memory_type", usual)
   if memory_type not in MEMORY_TYPES:

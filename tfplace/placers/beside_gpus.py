@@ -26,10 +26,8 @@ from tfplace.placers.requests import Request, followed, with_effort
 from tfplace.placers.search.annealing import AnnealingPlacer
 
 LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
-# Share of the budget for the search without CPUs. A quarter of the rest each is
-# for continuations with and without them, then the better one gets what is
-# left. Chosen by trial.
-_FIRST_SHARE = 0.6
+# Share of the budget for the search without CPUs; the rest goes on with them.
+_FIRST_SHARE = 0.8
 # Seconds per op without which CPUs do not compute, unless memory may be short
 # or they do in a start.
 _CPUS_S_PER_OP = 5e-4
@@ -106,31 +104,23 @@ def place_beside_gpus(
     share = dataclasses.replace(share, seconds=budget.left_s)
     result = place_in_order(request, problem, share, starts)
     return dataclasses.replace(result, all_on_gpus_us=math.inf)
-  if is_short or first.evaluation.is_within(budget.gap):
-    return _with_problem(first, problem)
-  # Both continue from the same placement, with the same budget each.
-  each = (1 - _FIRST_SHARE) / 4
-  narrow, wide = narrow.in_order(first.order), problem.in_order(first.order)
-  row = first.placement.devices[np.newaxis]
-  rows = row if starts is None else np.concatenate((row, starts))
-  on_gpus = _resumed(request, narrow, budget.fraction(each), row)
-  on_all = _resumed(request, wide, budget.fraction(each), rows)
-  gpus_us, all_us = (r.evaluation.step_time_us for r in (on_gpus, on_all))
-  gains = all_us <= (1 - LEAST_GAIN) * gpus_us
-  better, other = (on_all, on_gpus) if gains else (on_gpus, on_all)
-  result = with_effort(followed(first, better), other)
-  left = budget.minus(result.evaluations)
-  if not left.is_over:
-    row = better.placement.devices[np.newaxis]
-    last = _resumed(request, wide if gains else narrow, left, row)
-    result = followed(result, last)
+  on_gpus = _with_problem(first, problem)
+  left = budget.minus(first.evaluations)
+  if is_short or left.is_over or first.evaluation.is_within(budget.gap):
+    return on_gpus
+  found = first.placement.devices[np.newaxis]
+  rows = found if starts is None else np.concatenate((found, starts))
+  last = _resumed(request, on_gpus.placement.problem, left, rows)
+  gpus_us, all_us = (r.evaluation.step_time_us for r in (first, last))
+  if all_us > (1 - LEAST_GAIN) * gpus_us:
+    return with_effort(on_gpus, last)
   return dataclasses.replace(
-    _with_problem(result, problem),
+    followed(first, last),
     strategy=first.strategy,
-    tried=_with_problem(first, problem).tried,
+    tried=on_gpus.tried,
     skipped=first.skipped,
     other_order_us=first.other_order_us,
-    all_on_gpus_us=gpus_us if gains else None,
+    all_on_gpus_us=gpus_us,
   )
 
 
@@ -138,10 +128,8 @@ def _resumed(
   request: Request, problem: Problem, budget: Budget, starts: np.ndarray
 ) -> Result:
   """Goes on from starts, by annealing and, for `auto`, consolidation."""
-  placer, judge = (
-    AnnealingPlacer(starts=(), start=starts),
-    request.judge(problem),
-  )
+  placer = AnnealingPlacer(starts=(), start=starts)
+  judge = request.judge(problem)
   is_auto = request.strategy == "auto"
   share = budget.fraction(_SEARCH_SHARE if is_auto else 1.0)
   result = placer.place(problem, judge, share, request.seed)

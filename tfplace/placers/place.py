@@ -13,16 +13,15 @@ from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry
+from tfplace.placers.beside_gpus import place_beside_gpus
 from tfplace.placers.compilation import warm_up
 from tfplace.placers.dask_workers import (
   Workers,
   opened_workers,
   place_on_workers,
 )
-from tfplace.placers.order_choice import place_in_order
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.requests import Request
-from tfplace.placers.sub_clusters import place_on_parts_first
 
 
 def place(
@@ -49,8 +48,7 @@ def place(
     evaluator: evaluates placements; None means the simulator.
     policy: directory of an exported policy, for a learned strategy or `auto`.
     max_evaluations: limits the search by placements instead of seconds, which
-      makes results for a seed equal on all machines. Parts of the cluster that
-      are searched first (see `sub_clusters`) have as many each.
+      makes results for a seed equal on all machines.
     init_placement: a placement or op -> device mapping to start from, for
       strategies that accept a start. If it has the same ops and devices and
       fits in memory, the result is never worse, except by the 5% for which no
@@ -126,8 +124,7 @@ def place_here(
     TfplaceError: the strategy rejects the problem.
   """
   warm_up(request.strategy, problem.cluster.has_message_costs)
-  place = place_on_parts_first if request.uses_budget else place_in_order
-  return place(request, problem, request.budget, starts)
+  return place_beside_gpus(request, problem, request.budget, starts)
 
 
 def _starts(problem: Problem, placement: Start) -> np.ndarray:
