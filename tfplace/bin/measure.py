@@ -35,7 +35,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _check(values: flags.FlagValues) -> None:
-  cli.check_writable(values.output)
+  cli.check_writable(values)
   if sources.chosen_source(values) == "graph":
     raise cli.UsageError(
       "--graph has only costs; name the TensorFlow model to run"

@@ -151,6 +151,7 @@ def _grouped(values: flags.FlagValues, graph: OpGraph) -> OpGraph:
 
 def _check(values: flags.FlagValues) -> None:
   """Checks the flags before anything is computed."""
+  cli.check_writable(values)
   outputs.check_files(values)
   outputs.check_pictures(values)
   chosen = microbatch_flags.chosen(values)

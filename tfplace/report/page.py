@@ -53,19 +53,15 @@ style-src 'unsafe-inline'; img-src data:">
 """
 
 
-def check_installed() -> None:
-  """Raises TfplaceError unless the extra `report` is installed."""
+def check_report(path: str | os.PathLike[str]) -> None:
+  """Raises TfplaceError if the suffix or the extra `report` is missing."""
+  if pathlib.Path(path).suffix.lower() != SUFFIX:
+    raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
   if importlib.util.find_spec("matplotlib") is None:
     raise TfplaceError(
       "an HTML report needs the extra 'report', and matplotlib cannot be found:"
       " pip install 'tfplace[report]'"
     )
-
-
-def check_suffix(path: str | os.PathLike[str]) -> None:
-  """Raises TfplaceError unless the path ends in `SUFFIX`."""
-  if pathlib.Path(path).suffix.lower() != SUFFIX:
-    raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
 
 
 def save_report(
@@ -83,8 +79,7 @@ def save_report(
     TfplaceError: the suffix is wrong, the extra `report` is not installed, or
       the file cannot be written.
   """
-  check_suffix(path)
-  check_installed()
+  check_report(path)
   write_bytes(path, _render(as_schedule(placement), results).encode("utf-8"))
 
 
