@@ -44,7 +44,7 @@ def load(values: flags.FlagValues) -> Placement:
   chosen_source(values)
   cluster = load_cluster(cli.required(values, "cluster"))
   path = cli.required(values, "placement")
-  microbatches = microbatches_of_placement(values, path)
+  microbatches = microbatches_of_placement(values)
   graph, _ = load_source(values, cluster, variant=microbatches)
   return formats.load_placement(path, Problem(graph, cluster))
 
@@ -92,10 +92,8 @@ def define_source_flags(values: flags.FlagValues) -> None:
   cli.define(values, "allow_side_effects", text, False)
 
 
-def microbatches_of_placement(
-  values: flags.FlagValues, path: str
-) -> VariantConfig:
-  """Returns the microbatches of a placement, by the names of its ops.
+def microbatches_of_placement(values: flags.FlagValues) -> VariantConfig:
+  """Returns the microbatches of `--placement`, by the names of its ops.
 
   Raises:
     UsageError: the flags contradict the placement.
@@ -104,11 +102,11 @@ def microbatches_of_placement(
   asked = microbatch_flags.config(values)
   if chosen_source(values) not in source_lib.MICROBATCH_KINDS:
     return asked
-  variant = microbatches_of(formats.load_assignments(path))
+  variant = microbatches_of(formats.load_assignments(values.placement))
   variant = dataclasses.replace(
     variant, allow_batch_statistics=asked.allow_batch_statistics
   )
-  microbatch_flags.check_agrees(values, variant, path)
+  microbatch_flags.check_agrees(values, variant)
   return variant
 
 
@@ -252,10 +250,15 @@ class FlagSteps(Steps):
       return super().graph(variant)
     with (
       model_flags.imported(self.values),
-      cli.showing_progress(f"Extracting {self.source.name}") as shown_stage,
+      cli.showing_progress(f"Extracting {self.source.name}") as show,
     ):
-      on_stage = _loading_tensorflow(shown_stage)
-      return super().graph(variant, needs_trace, on_stage)
+
+      def show_loaded(stage: str) -> None:
+        show("starting TensorFlow")  # Any stage requires it.
+        cli.load_tensorflow()
+        show(stage)
+
+      return super().graph(variant, needs_trace, show_loaded)
 
 
 def load_source(
@@ -282,20 +285,7 @@ def load_source(
   return steps.graph(variant or config.variant, needs_trace)
 
 
-def _loading_tensorflow(on_stage: Progress) -> Progress:
-  """Loads TensorFlow before the first stage, which requires it."""
-
-  def loading(what: str) -> None:
-    on_stage("starting TensorFlow")
-    cli.load_tensorflow()
-    on_stage(what)
-
-  return loading
-
-
-def graph_cache_of(
-  values: flags.FlagValues,
-) -> graph_cache.GraphCache | None:
+def graph_cache_of(values: flags.FlagValues) -> graph_cache.GraphCache | None:
   """Returns the graph cache of the flags, or None."""
   if values["import"].value:  # No hash covers these modules.
     return None
