@@ -266,8 +266,9 @@ def check_writable(values: flags.FlagValues) -> None:
     FormatError: an output cannot be written.
   """
   for flag in _WRITTEN:
-    if flag in values and values[flag].value:
-      files.check_writable(values[flag].value)
+    path = values[flag].value if flag in values else None
+    if path:
+      files.check_writable(path)
 
 
 @contextlib.contextmanager

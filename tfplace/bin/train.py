@@ -241,7 +241,9 @@ def _train(
   from tfplace.training import trainer  # Imports TensorFlow.
 
   names = [field.name for field in dataclasses.fields(TrainConfig)]
-  given = {name: values[name].value for name in names if name in values}
+  given: dict[str, Any] = {
+    name: values[name].value for name in names if name in values
+  }
   given["max_decisions"] = _levels(values)
   if values.minutes is not None:
     given["iterations"] = _UNLIMITED
