@@ -15,12 +15,7 @@ from tfplace.graph.placement import Placement
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
 from tfplace.report.rows import as_schedule
-from tfplace.report.table import (
-  escaped,
-  html_table,
-  rank,
-  results_table,
-)
+from tfplace.report.table import escaped, html_table, rank, results_table
 from tfplace.simulate import Schedule
 
 SUFFIX = ".html"
@@ -101,8 +96,7 @@ def _render(schedule: Schedule, results: Sequence[Result]) -> str:
     ),
     picture=picture.decode(),
     tables="\n".join(
-      f"<section><h2>{escaped(table.title)}</h2>"
-      f"{html_table(table.columns, table.rows, table.bold)}</section>"
+      f"<section><h2>{escaped(table.title)}</h2>{html_table(table)}</section>"
       for table in tables
     ),
   )

@@ -54,9 +54,8 @@ def find_parallelism(schedule: Schedule) -> Parallelism:
   def by_device(key: np.ndarray) -> np.ndarray:
     """Sums times of each key and device: [num_keys, num_devices]."""
     keys, row = np.unique(key, return_inverse=True)
-    size = len(keys) * num_devices
-    cell = row.astype(np.int64) * num_devices + device
-    return np.bincount(cell, us, size).reshape(-1, num_devices)
+    shape = len(keys), num_devices
+    return scipy.sparse.coo_array((us, (row, device)), shape).toarray()
 
   time_us = np.zeros((int(microbatch.max()) + 1, num_devices))
   time_us[np.unique(microbatch)] = by_device(microbatch)

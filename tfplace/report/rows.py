@@ -1,6 +1,7 @@
 """Rows of a timeline: devices, channels and the critical path through them."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -122,7 +123,11 @@ def channel_busy_us(schedule: Schedule) -> np.ndarray:
 def step_rows(schedule: Schedule) -> list[Row]:
   """Builds a row for each device, then one for each channel in use."""
   sent, at = schedule.transfers, schedule.placement.devices
-  critical, computed = _critical_spans(schedule), compute_end_us(schedule)
+  computed = compute_end_us(schedule)
+  critical: dict[tuple[str, int], list[tuple[float, float]]] = {}
+  for segment, end_us in critical_spans(schedule):
+    span = segment.start_us, end_us
+    critical.setdefault(segment_row(schedule, segment), []).append(span)
   ops = np.arange(len(at))
   send = np.flatnonzero(sent.send_end_us > sent.send_start_us)
   received = np.flatnonzero(sent.is_received)
@@ -178,23 +183,12 @@ def segment_row(schedule: Schedule, segment: Segment) -> tuple[str, int]:
   return DEVICE, int(schedule.transfers.dst[segment.index])
 
 
-def critical_ends_us(path: Sequence[Segment]) -> list[float]:
-  """Returns the end of each segment of a critical path.
+def critical_spans(schedule: Schedule) -> list[tuple[Segment, float]]:
+  """Returns the segments of the critical path, and the end of each.
 
   A segment ends when the next one starts, if not before: a channel starts its
   next transfer before the previous one has arrived.
   """
-  following = [segment.start_us for segment in path[1:]]
-  ends = [segment.end_us for segment in path]
-  return [*map(min, ends, following), *ends[-1:]]
-
-
-def _critical_spans(
-  schedule: Schedule,
-) -> dict[tuple[str, int], list[tuple[float, float]]]:
-  result: dict[tuple[str, int], list[tuple[float, float]]] = {}
   path = critical_path.segments(schedule)
-  for segment, end_us in zip(path, critical_ends_us(path), strict=True):
-    row = segment_row(schedule, segment)
-    result.setdefault(row, []).append((segment.start_us, end_us))
-  return result
+  until_us = [*(segment.start_us for segment in path[1:]), math.inf]
+  return [(s, min(s.end_us, us)) for s, us in zip(path, until_us, strict=False)]
