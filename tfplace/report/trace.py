@@ -107,7 +107,7 @@ def _passes(schedule: Schedule) -> Iterator[Event]:
   ran = ran[np.lexsort((schedule.op_start_us[ran], at[ran]))]
   keys = np.stack((at, graph.microbatch, phase))[:, ran]
   first = np.flatnonzero(np.diff(keys, prepend=-2).any(axis=0))
-  last = np.append(first[1:], len(ran)) - 1
+  last = np.append(first, len(ran))[1:] - 1
   for begin, end in zip(first.tolist(), last.tolist(), strict=True):
     device, microbatch, number = keys[:, begin].tolist()
     name = title = phases.NAMES[number]
