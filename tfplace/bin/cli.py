@@ -306,14 +306,12 @@ def _printing_lines(work: str) -> Progress:
   return show
 
 
-@contextlib.contextmanager
 def show_stage(
   stage: str, detail: str, unused_seconds: float | None
-) -> Iterator[Progress]:
+) -> contextlib.AbstractContextManager[Progress]:
   """Shows the progress of a stage; a `ShowStage` of `plan.stages`."""
   what = f"{stage[0].upper()}{stage[1:]}{detail}"
-  with showing_progress(what, stage in _IN_LINES) as on_stage:
-    yield on_stage
+  return showing_progress(what, stage in _IN_LINES)
 
 
 def load_tensorflow() -> None:

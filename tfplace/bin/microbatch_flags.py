@@ -38,20 +38,10 @@ def define_flags(values: flags.FlagValues) -> None:
   cli.define(values, "recompute", text, [NONE])
 
 
-def chooses_recomputation(values: flags.FlagValues) -> bool:
-  """Returns whether recomputation is chosen together with the placement."""
-  return list(values.recompute) == [AUTO]
-
-
 def chosen(values: flags.FlagValues) -> list[str]:
   """Returns the given flags that leave a choice to planning."""
   names = ("microbatches", "recompute")
   return [f"--{n}={AUTO}" for n in names if values[n].value in (AUTO, [AUTO])]
-
-
-def is_chosen(values: flags.FlagValues) -> bool:
-  """Returns whether microbatches are chosen together with the placement."""
-  return bool(values.microbatches == AUTO)
 
 
 def config(values: flags.FlagValues) -> VariantConfig:
@@ -63,7 +53,7 @@ def config(values: flags.FlagValues) -> VariantConfig:
   names = values.recompute
   recompute = names[0] if names in ([NONE], [ALL], [AUTO]) else names
   return VariantConfig.from_microbatches(
-    1 if is_chosen(values) else _microbatches(values),
+    1 if values.microbatches == AUTO else _microbatches(values),
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
     recompute_config(recompute, may_choose=True),
@@ -100,7 +90,7 @@ def check_given(values: flags.FlagValues) -> None:
       f"--max_in_flight={values.max_in_flight} has no effect without"
       " --microbatches; give both"
     )
-  if not is_chosen(values):
+  if values.microbatches != AUTO:
     check_in_flight(config(values))
 
 

@@ -262,8 +262,8 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     init_placement=init_placement,
     tolerance=values.traffic_tolerance,
     order=values.order,
-    chooses_microbatches=microbatch_flags.is_chosen(values),
-    chooses_recomputation=microbatch_flags.chooses_recomputation(values),
+    chooses_microbatches=values.microbatches == AUTO,
+    chooses_recomputation=values.recompute == [AUTO],
     measure=values.measure,
     dask=values.dask,
   )
