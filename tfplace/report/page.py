@@ -88,7 +88,7 @@ def _render(schedule: Schedule, results: Sequence[Result]) -> str:
     same = (r for r in ranked if np.array_equal(r.placement.devices, devices))
     table = results_table(ranked, best=next(same, None))
     tables.insert(0, table._replace(title="Placers, simulated"))
-  picture = base64.b64encode(draw_timeline(schedule).to_png(_DPI))
+  picture = base64.b64encode(draw_timeline(schedule).to_bytes("png", _DPI))
   return _PAGE.format(
     title=escaped(f"{problem.graph.name} on {problem.cluster.name}"),
     sentences="\n".join(

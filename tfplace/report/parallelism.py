@@ -23,6 +23,8 @@ MIXTURE = "mixture"
 _PATTERN_SHARE = 0.8  # of the work defines a pattern
 _LEAST_USE = 0.1  # of a device by a microbatch, in equal shares
 
+_Groups = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parallelism:
@@ -40,7 +42,7 @@ class Parallelism:
   followed: float
   by_microbatch: bool
   time_us: np.ndarray
-  groups: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+  groups: _Groups
 
 
 def find_parallelism(schedule: Schedule) -> Parallelism:
@@ -85,9 +87,7 @@ def find_parallelism(schedule: Schedule) -> Parallelism:
   return Parallelism(pattern, share, by_microbatch, time_us, groups)
 
 
-def _groups(
-  time_us: np.ndarray,
-) -> tuple[np.ndarray, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]:
+def _groups(time_us: np.ndarray) -> tuple[np.ndarray, _Groups]:
   """Finds connected microbatches and devices in `time_us`.
 
   Returns:

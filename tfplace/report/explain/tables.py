@@ -33,17 +33,16 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
       for x in explanation.devices
     ],
   )
-  if explanation.microbatching is not None:
-    yield _microbatch_table(explanation.microbatching, step_us)
-    limits = [
-      (x.name, *timed(x.gain_us)) for x in explanation.microbatching.limits
-    ]
-    tail = (
-      "after the last microbatch",
-      *timed(explanation.microbatching.tail_us),
+  report = explanation.microbatching
+  if report is not None:
+    yield _microbatch_table(report, step_us)
+    limits = {x.name: x.gain_us for x in report.limits}
+    limits["after the last microbatch"] = report.tail_us
+    yield Table(
+      "Limits of the microbatched step",
+      ("limit", "time", "share"),
+      [(name, *timed(us)) for name, us in limits.items()],
     )
-    title = "Limits of the microbatched step"
-    yield Table(title, ("limit", "time", "share"), [*limits, tail])
   launch_us = sum(x.idle_us for x in path.parts if x.kind == DEVICE)
   kinds = {
     "computation": path.compute_us,
