@@ -226,8 +226,6 @@ def _help_text(name: str, description: str, values: flags.FlagValues) -> str:
   lines = [f"usage: {name} [--flag=value ...]", "", description, "", "flags:"]
   for flag in sorted(set(values)):
     info = values[flag]
-    if flag != info.name:
-      continue
     kind = f"--[no]{flag}" if info.boolean else f"--{flag}=..."
     lines.append(f"  {kind}")
     lines.append(f"      {info.help} (default: {info.default_as_str})")

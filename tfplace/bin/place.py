@@ -143,8 +143,8 @@ def _grouped(values: flags.FlagValues, graph: OpGraph) -> OpGraph:
   return graph_edits.keep_together(graph, groups)
 
 
-def _check(values: flags.FlagValues) -> None:
-  """Checks the flags before anything is computed."""
+def _check(values: flags.FlagValues) -> str:
+  """Checks the flags before anything is computed; returns the source flag."""
   cli.check_writable(values)
   outputs.check_files(values)
   outputs.check_pictures(values)
@@ -172,27 +172,26 @@ def _check(values: flags.FlagValues) -> None:
       f"--measure_s={values.measure_s:g} limits steps on real devices, and"
       f" {cluster!r} has none: leave it out"
     )
-  if not values.measure:
-    return
-  if kind == "graph":
+  if values.measure and kind == "graph":
     raise cli.UsageError("--measure needs a TensorFlow model, not --graph")
-  if not sources.is_live(cluster):
+  if values.measure and not sources.is_live(cluster):
     raise cli.UsageError(
       "--measure needs real devices (workers:N, gpus, a tfplace.hosts.v1"
       f" file, tf_config or slurm), not {cluster!r}"
     )
+  return kind
 
 
 def _place(values: flags.FlagValues) -> None:
-  _check(values)
-  config = _config(values)
+  kind, config = _check(values), _config(values)
   with sources.opened_cluster(values) as (described, devices):
-    cluster = _limited(values, described)
-    kind = sources.chosen_source(values, may_choose=True)
-    source = sources.open_source(values, kind)
-    cache = sources.graph_cache_of(values)
     steps = _PlacedSteps(
-      source, cluster, config, cache, values=values, devices=devices
+      sources.open_source(values, kind),
+      _limited(values, described),
+      config,
+      sources.graph_cache_of(values),
+      values=values,
+      devices=devices,
     )
     plan = make_plan(steps, config, Stages(cli.show_stage))
   report = plan.outcome

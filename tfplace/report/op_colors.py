@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.graph import phases
-from tfplace.report.rows import LINK, OP, Row, compute_us
+from tfplace.report.rows import LINK, Row, compute_us
 from tfplace.simulate import Schedule
 
 # Distinguishable with any color vision: the eight of M. Okabe and K. Ito,
@@ -49,8 +49,7 @@ class OpColors:
     if row.kind == LINK:
       return self.transfer_kind[row.items]
     kinds = np.full(len(row.items), len(self.colors) - 2)
-    is_op = row.what == OP
-    kinds[is_op] = self.kind[row.items[is_op]]
+    kinds[row.is_op] = self.kind[row.items[row.is_op]]
     return kinds
 
 

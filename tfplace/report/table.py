@@ -46,8 +46,8 @@ class Table(NamedTuple):
 
   def to_rich(self) -> rich.table.Table:
     """Returns the table for Rich; only the first column is to the left."""
-    table = rich.table.Table(title=Text(self.title) if self.title else None)
-    table.title_justify = "left"
+    title = Text(self.title) if self.title else None
+    table = rich.table.Table(title=title, title_justify="left")
     for i, name in enumerate(self.columns):
       table.add_column(Text(name), justify="right" if i else "left")
     for i, row in enumerate(self.rows):
@@ -253,10 +253,11 @@ def _counted(count: int, num_bytes: float) -> str:
 
 
 def _layers(step: StepEstimate) -> Table:
-  rows = []
-  for layer in step.peak.layers:
-    share = format_share(layer.num_bytes, step.peak.num_bytes)
-    rows.append((layer.name, format_bytes(layer.num_bytes), share))
+  peak = step.peak.num_bytes
+  rows = [
+    (x.name, format_bytes(x.num_bytes), format_share(x.num_bytes, peak))
+    for x in step.peak.layers
+  ]
   title = f"Layers with the most activations at the peak{_precision(step)}"
   return Table(title, ("layer", "bytes", "share of peak"), rows)
 

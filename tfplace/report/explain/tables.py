@@ -1,5 +1,6 @@
 """Tables of an explanation, for a terminal and for the HTML report."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from tfplace.graph.quantities import format_share, format_us
@@ -95,13 +96,11 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
 
 
 def _microbatch_table(report: MicrobatchReport, step_us: float) -> Table:
-  rows = []
-  for x in report.devices:
-    passes = (x.forward_us, x.backward_us, x.shared_us)
-    others = (x.overhead_us, x.message_us, x.waiting_us)
-    shares = (format_share(us, step_us) for us in (*passes, *others))
-    rows.append((x.name, *shares))
   columns = ("forward", "backward", "update, shared", "overhead")
+  rows = []
+  for device in report.devices:
+    name, *times_us = dataclasses.astuple(device)
+    rows.append((name, *(format_share(us, step_us) for us in times_us)))
   return Table(
     "Devices in the microbatched step",
     ("device", *columns, "sends, receives", "waiting"),
