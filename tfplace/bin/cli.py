@@ -326,16 +326,13 @@ def load_tensorflow() -> None:
   kept = os.dup(2)
   with tempfile.TemporaryFile() as notices:
     os.dup2(notices.fileno(), 2)
-    failed = False
     try:
       tensorflow = importlib.import_module("tensorflow")
       tensorflow.config.list_physical_devices()
     except Exception:
-      failed = True
+      notices.seek(0)
+      os.write(kept, notices.read())
       raise
     finally:
       os.dup2(kept, 2)
       os.close(kept)
-      if failed:
-        notices.seek(0)
-        sys.stderr.write(notices.read().decode(errors="replace"))

@@ -52,8 +52,7 @@ def _measure(values: flags.FlagValues) -> None:
   _check(values)
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
-    microbatches = sources.microbatches_of_placement(values)
-    graph, traced = sources.load_source(values, cluster, True, microbatches)
+    graph, traced = sources.load_source(values, cluster, needs_trace=True)
     problem = bounds.tightened(Problem(graph, cluster))
     placement = formats.load_placement(values.placement, problem)
     problem = placement.problem  # In the placement's order.
