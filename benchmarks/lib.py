@@ -17,6 +17,7 @@ from absl import flags
 
 from tfplace.bin import cli
 from tfplace.cost.kernels import parameters
+from tfplace.formats import files
 from tfplace.formats.json_file import write_json
 from tfplace.measure.local.host import cpu_name
 from tfplace.plan import graph_cache
@@ -141,7 +142,7 @@ class Rows:
     policy: str | None = "ordered",
   ) -> None:
     self._path = pathlib.Path(path)
-    cli.check_writable(str(path))
+    files.check_writable(path)
     self.stamp = {
       "costs": costs and _costs_stamp(costs),
       "policy": policy and policy_stamp(policy),

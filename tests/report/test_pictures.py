@@ -97,6 +97,12 @@ def test_trace_shows_microbatches_layers_and_passes():
   }
 
 
+def test_trace_of_ops_without_time_has_no_passes():
+  step = placed_graphs.split_step([0.0], 2, lambda microbatch, layer: 0)
+  passes = [e for e in events_of(step, "X") if e["pid"] == trace.PASSES]
+  assert not passes
+
+
 @pytest.mark.parametrize(
   "name, reader", [("t.json", open), ("t.json.gz", gzip.open)]
 )

@@ -146,17 +146,22 @@ def define_json(values: flags.FlagValues, what: str) -> None:
 def _parse(arguments: list[str], values: flags.FlagValues) -> None:
   """Parses flags; raises `TfplaceError` or `flags.Error` for invalid ones."""
   rest = values(arguments)[1:]
-  _check_local(values)
+  _check_values(values)
   if rest:
     raise UsageError(f"unexpected argument {rest[0]!r}")
-  _check_numbers(values)
   _check_outputs(values)
 
 
-def _check_local(values: flags.FlagValues) -> None:
-  """Rejects addresses of files, which TensorFlow would open by itself."""
+def _check_values(values: flags.FlagValues) -> None:
+  """Rejects values that no flag may have.
+
+  These are addresses of files, which TensorFlow would open by itself, and
+  "nan", which passes the bounds of every flag.
+  """
   for flag in sorted(set(values) - _ADDRESSES):
     value = values[flag].value
+    if isinstance(value, float) and math.isnan(value):
+      raise UsageError(f"--{flag}={value} is not a number")
     for text in value if isinstance(value, list | tuple) else [value]:
       if isinstance(text, str) and _ADDRESS.match(text):
         raise UsageError(
@@ -171,10 +176,11 @@ _INPUTS = (
   *("placement", "init_placement", "policy", "init_from", "graphs"),
   "models",
 )
-_OUTPUTS = (
+_WRITTEN = (  # They are written at the end.
   *("output", "output_graph_def", "output_saved_model"),
-  *("trace", "timeline", "report", "export_dir", "checkpoint_dir"),
+  *("trace", "timeline", "report"),
 )
+_OUTPUTS = (*_WRITTEN, "export_dir", "checkpoint_dir")
 
 
 def _check_outputs(values: flags.FlagValues) -> None:
@@ -195,14 +201,6 @@ def _check_outputs(values: flags.FlagValues) -> None:
         )
       if is_stored:
         used[place] = flag
-
-
-def _check_numbers(values: flags.FlagValues) -> None:
-  """Rejects "nan", which passes the bounds of every flag."""
-  for flag in values:
-    value = values[flag].value
-    if isinstance(value, float) and math.isnan(value):
-      raise UsageError(f"--{flag}={value} is not a number")
 
 
 def _drop_unwritten() -> None:
@@ -228,8 +226,6 @@ def _help_text(name: str, description: str, values: flags.FlagValues) -> str:
   lines = [f"usage: {name} [--flag=value ...]", "", description, "", "flags:"]
   for flag in sorted(set(values)):
     info = values[flag]
-    if flag != info.name:
-      continue
     kind = f"--[no]{flag}" if info.boolean else f"--{flag}=..."
     lines.append(f"  {kind}")
     lines.append(f"      {info.help} (default: {info.default_as_str})")
@@ -261,14 +257,16 @@ def is_count(text: str) -> bool:
   return text.isdecimal() and len(text) <= 18
 
 
-def check_writable(path: str | None) -> None:
-  """Checks that an output file can be written, before any work is done.
+def check_writable(values: flags.FlagValues) -> None:
+  """Checks that all outputs can be written, before any work is done.
 
   Raises:
-    FormatError: `path` cannot be written.
+    FormatError: an output cannot be written.
   """
-  if path:
-    files.check_writable(path)
+  for flag in _WRITTEN:
+    path = values[flag].value if flag in values else None
+    if path:
+      files.check_writable(path)
 
 
 @contextlib.contextmanager
@@ -280,7 +278,7 @@ def showing_progress(what: str, in_lines: bool = False) -> Iterator[Progress]:
   """
   screen = console.Console(stderr=True)
   if not screen.is_terminal:
-    yield _Lines(what) if in_lines else silent
+    yield _printing_lines(what) if in_lines else silent
     return
   with progress.Progress(
     progress.SpinnerColumn(),
@@ -293,27 +291,25 @@ def showing_progress(what: str, in_lines: bool = False) -> Iterator[Progress]:
     yield lambda stage: line.update(task, description=f"{what}: {stage}")
 
 
-class _Lines:
-  """Progress display that prints a line to stderr every few seconds."""
+def _printing_lines(work: str) -> Progress:
+  """Returns a display that prints a line to stderr every few seconds."""
+  printed_s = time.monotonic()
 
-  def __init__(self, work: str) -> None:
-    self._work = work
-    self._next = time.monotonic() + _SECONDS_PER_LINE
+  def show(stage: str) -> None:
+    nonlocal printed_s
+    if time.monotonic() > printed_s + _SECONDS_PER_LINE:
+      printed_s = time.monotonic()
+      print(f"{work}: {stage}", file=sys.stderr, flush=True)
 
-  def __call__(self, what: str) -> None:
-    if time.monotonic() > self._next:
-      self._next = time.monotonic() + _SECONDS_PER_LINE
-      print(f"{self._work}: {what}", file=sys.stderr, flush=True)
+  return show
 
 
-@contextlib.contextmanager
 def show_stage(
   stage: str, detail: str, unused_seconds: float | None
-) -> Iterator[Progress]:
+) -> contextlib.AbstractContextManager[Progress]:
   """Shows the progress of a stage; a `ShowStage` of `plan.stages`."""
   what = f"{stage[0].upper()}{stage[1:]}{detail}"
-  with showing_progress(what, stage in _IN_LINES) as on_stage:
-    yield on_stage
+  return showing_progress(what, stage in _IN_LINES)
 
 
 def load_tensorflow() -> None:
@@ -330,16 +326,13 @@ def load_tensorflow() -> None:
   kept = os.dup(2)
   with tempfile.TemporaryFile() as notices:
     os.dup2(notices.fileno(), 2)
-    failed = False
     try:
       tensorflow = importlib.import_module("tensorflow")
       tensorflow.config.list_physical_devices()
     except Exception:
-      failed = True
+      notices.seek(0)
+      os.write(kept, notices.read())
       raise
     finally:
       os.dup2(kept, 2)
       os.close(kept)
-      if failed:
-        notices.seek(0)
-        sys.stderr.write(notices.read().decode(errors="replace"))

@@ -310,12 +310,11 @@ def _main(values: "flags.FlagValues") -> None:
 
 
 def _define(values: "flags.FlagValues") -> None:
-  from absl import flags
+  from tfplace.bin import cli
 
   text = "Train a small placed model. The first time, this compiles."
-  flags.DEFINE_bool("self_test", True, text, flag_values=values)
-  text = "Print all as JSON in the last line."
-  flags.DEFINE_bool("json", False, text, flag_values=values)
+  cli.define(values, "self_test", text, True)
+  cli.define(values, "json", "Print all as JSON in the last line.", False)
 
 
 def run(argv: Sequence[str] | None = None) -> int:

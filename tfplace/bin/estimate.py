@@ -9,25 +9,19 @@ largest batch that fits on --cluster.
 import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tfplace import formats
-from tfplace.bin import cli, model_flags, outputs, sources
+from tfplace.bin import cli, model_flags, sources
 from tfplace.formats.results import estimate_to_json
 from tfplace.graph import Placement
 from tfplace.graph.estimate import Estimate
-from tfplace.graph.progress import Progress
 from tfplace.plan import estimate as estimates
 from tfplace.plan.config import check_costs
-from tfplace.plan.estimate.cards import Traces, cluster_card
+from tfplace.plan.estimate.cards import Card, Traces, cluster_card
 from tfplace.report import page
 from tfplace.report.table import estimate_tables
-
-if TYPE_CHECKING:
-  from tfplace.plan.estimate.cards import Card
-  from tfplace.plan.source import ModelSource
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -79,8 +73,9 @@ def _check(values: flags.FlagValues) -> str:
       f" {len(values.precision)}: give one"
     )
   check_costs(values.costs)
-  cli.check_writable(values.output)
-  outputs.check_report(values)
+  cli.check_writable(values)
+  if values.report:
+    page.check_report(values.report)
   return kind
 
 
@@ -88,6 +83,7 @@ def _main(values: flags.FlagValues) -> None:
   kind = _check(values)
   rows = estimates.cards_of(values.cluster)
   source = sources.open_source(values, kind)
+  config = sources.request(values)
   with (
     model_flags.imported(values),
     cli.showing_progress(f"Estimating {source.name}") as on_stage,
@@ -95,11 +91,19 @@ def _main(values: flags.FlagValues) -> None:
     on_stage("starting TensorFlow")
     cli.load_tensorflow()
     source = source.loaded(on_stage)
-    estimate = _estimate(values, source, rows, on_stage)
+    precisions = values.precision or None
+    estimate = estimates.estimate_steps(
+      source, rows, config, precisions=precisions, on_stage=on_stage
+    )
+    first = precisions[0] if precisions else None
+    traces = Traces(source, config, first, on_stage)
+    if values.largest_batch:
+      cluster, size = cluster_card(rows[0].cluster), max(1, estimate.batch_size)
+      largest = estimates.find_largest_batch(traces, cluster, size)
+      estimate = dataclasses.replace(estimate, largest_batch=largest)
     if values.report:
       on_stage("writing the report")
-      drawn = _drawn(values, source, rows, estimate=estimate, on_stage=on_stage)
-      page.save_report(drawn, values.report)
+      page.save_report(_drawn(traces, rows, estimate), values.report)
   if values.output:
     formats.save_estimate(estimate, values.output)
   screen = cli.open_console()
@@ -109,50 +113,13 @@ def _main(values: flags.FlagValues) -> None:
     print(json.dumps(estimate_to_json(estimate)))
 
 
-def _estimate(
-  values: flags.FlagValues,
-  source: "ModelSource",
-  rows: "list[Card]",
-  on_stage: Progress,
-) -> Estimate:
-  config = sources.request(values)
-  result = estimates.estimate_steps(
-    source,
-    rows,
-    config,
-    precisions=values.precision or None,
-    on_stage=on_stage,
-  )
-  if not values.largest_batch:
-    return result
-  largest = estimates.find_largest_batch(
-    Traces(source, config, _precision(values), on_stage),
-    cluster_card(rows[0].cluster),
-    max(1, result.batch_size),
-  )
-  return dataclasses.replace(result, largest_batch=largest)
-
-
-def _drawn(
-  values: flags.FlagValues,
-  source: "ModelSource",
-  rows: "list[Card]",
-  *,
-  estimate: Estimate,
-  on_stage: Progress,
-) -> Placement:
+def _drawn(traces: Traces, rows: list[Card], estimate: Estimate) -> Placement:
   """Returns the placement on one device whose report is drawn."""
   _, card = min(
     zip(estimate.steps[0].cards, rows, strict=True),
     key=lambda pair: (not pair[0].fits, pair[0].memory_bytes),
   )
-  config, precision = sources.request(values), _precision(values)
-  traces = Traces(source, config, precision, on_stage)
   return estimates.one_device_placement(traces, card)
-
-
-def _precision(values: flags.FlagValues) -> str | None:
-  return values.precision[0] if values.precision else None
 
 
 run = cli.command(__doc__, _define, _main)

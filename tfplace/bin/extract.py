@@ -20,7 +20,7 @@ def _define(values: flags.FlagValues) -> None:
 
 def _main(values: flags.FlagValues) -> None:
   output = cli.required(values, "output")
-  cli.check_writable(output)
+  cli.check_writable(values)
   with sources.opened_cluster(values) as (cluster, _):
     graph, _ = sources.load_source(values, cluster)
   formats.save_graph(graph, output)

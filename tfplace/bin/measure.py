@@ -4,6 +4,7 @@ Times steps on --cluster (workers:N, gpus, a hosts file or a cluster resolver)
 after a warm-up, and writes the measured evaluation.
 """
 
+import functools
 import math
 import sys
 import time
@@ -13,8 +14,6 @@ from absl import flags
 from tfplace import bounds, formats
 from tfplace.bin import cli, outputs, sources, tasks
 from tfplace.graph import Evaluation, Problem
-
-_NAME = "tfplace-measure"
 
 
 def _define(values: flags.FlagValues) -> None:
@@ -35,7 +34,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _check(values: flags.FlagValues) -> None:
-  cli.check_writable(values.output)
+  cli.check_writable(values)
   if sources.chosen_source(values) == "graph":
     raise cli.UsageError(
       "--graph has only costs; name the TensorFlow model to run"
@@ -49,21 +48,15 @@ def _check(values: flags.FlagValues) -> None:
   cli.required(values, "placement")
 
 
-def _main(values: flags.FlagValues) -> None:
-  tasks.run(_NAME, values, _measure)
-
-
 def _measure(values: flags.FlagValues) -> None:
   _check(values)
   began = time.perf_counter()
   with sources.opened_cluster(values) as (cluster, live):
-    microbatches = sources.microbatches_of_placement(values, values.placement)
-    graph, traced = sources.load_source(values, cluster, True, microbatches)
+    graph, traced = sources.load_source(values, cluster, needs_trace=True)
     problem = bounds.tightened(Problem(graph, cluster))
     placement = formats.load_placement(values.placement, problem)
     problem = placement.problem  # In the placement's order.
-    if live is None or traced is None:
-      raise cli.UsageError("nothing to run")  # Excluded by `_check`.
+    assert live is not None and traced is not None  # By `_check`.
     what = f"Measuring {problem.graph.name}"
     with cli.showing_progress(what, in_lines=True) as on_stage:
       harness = live.harness(
@@ -81,6 +74,7 @@ def _measure(values: flags.FlagValues) -> None:
 def _report(
   values: flags.FlagValues, evaluation: Evaluation, seconds: float
 ) -> None:
+  bound_us, ratio = evaluation.lower_bound_us, evaluation.ratio_to_bound
   if values.output:
     formats.save_evaluation(evaluation, values.output)
   if "error" in evaluation.extra:
@@ -90,7 +84,13 @@ def _report(
     count = f"{timed} of {values.steps}" if timed < values.steps else f"{timed}"
     time_ms = evaluation.step_time_us / 1e3
     print(f"measured step time: {time_ms:.3f} ms, the median of {count} steps")
-    print(_beside_bound(evaluation))
+    if ratio is None:
+      print("no lower bound is known")
+    else:
+      print(
+        f"{ratio:.2f} times the lower bound that is proven for the estimated"
+        f" costs, {bound_us / 1e3:.3f} ms"
+      )
   if values.json:
     outputs.print_evaluation(
       evaluation.with_extra(
@@ -99,17 +99,7 @@ def _report(
     )
 
 
-def _beside_bound(evaluation: Evaluation) -> str:
-  """Compares the measured step with the bound for estimated costs."""
-  bound, ratio = evaluation.lower_bound_us, evaluation.ratio_to_bound
-  if ratio is None:
-    return "no lower bound is known"
-  return (
-    f"{ratio:.2f} times the lower bound that is proven for the estimated costs,"
-    f" {bound / 1e3:.3f} ms"
-  )
-
-
+_main = functools.partial(tasks.run, "tfplace-measure", _measure)
 run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":

@@ -38,20 +38,10 @@ def define_flags(values: flags.FlagValues) -> None:
   cli.define(values, "recompute", text, [NONE])
 
 
-def chooses_recomputation(values: flags.FlagValues) -> bool:
-  """Returns whether recomputation is chosen together with the placement."""
-  return list(values.recompute) == [AUTO]
-
-
 def chosen(values: flags.FlagValues) -> list[str]:
   """Returns the given flags that leave a choice to planning."""
   names = ("microbatches", "recompute")
   return [f"--{n}={AUTO}" for n in names if values[n].value in (AUTO, [AUTO])]
-
-
-def is_chosen(values: flags.FlagValues) -> bool:
-  """Returns whether microbatches are chosen together with the placement."""
-  return bool(values.microbatches == AUTO)
 
 
 def config(values: flags.FlagValues) -> VariantConfig:
@@ -60,17 +50,14 @@ def config(values: flags.FlagValues) -> VariantConfig:
   Raises:
     UsageError: a value is not a whole number of at least 1.
   """
+  names = values.recompute
+  recompute = names[0] if names in ([NONE], [ALL], [AUTO]) else names
   return VariantConfig.from_microbatches(
-    1 if is_chosen(values) else _microbatches(values),
+    1 if values.microbatches == AUTO else _microbatches(values),
     _count(values, "max_in_flight"),
     values.allow_batch_statistics,
-    recompute_config(_recompute(values), may_choose=True),
+    recompute_config(recompute, may_choose=True),
   )
-
-
-def _recompute(values: flags.FlagValues) -> str | list[str]:
-  names = list(values.recompute)
-  return names[0] if names in ([NONE], [ALL], [AUTO]) else names
 
 
 def arguments(values: flags.FlagValues) -> list[str]:
@@ -103,7 +90,7 @@ def check_given(values: flags.FlagValues) -> None:
       f"--max_in_flight={values.max_in_flight} has no effect without"
       " --microbatches; give both"
     )
-  if not is_chosen(values):
+  if values.microbatches != AUTO:
     check_in_flight(config(values))
 
 
@@ -134,15 +121,13 @@ def _count(values: flags.FlagValues, flag: str) -> int | None:
   return int(text)
 
 
-def check_agrees(
-  values: flags.FlagValues, planned: VariantConfig, path: str
-) -> None:
-  """Checks that the given flags agree with the microbatches of a placement.
+def check_agrees(values: flags.FlagValues, planned: VariantConfig) -> None:
+  """Checks that the given flags agree with the microbatches of `--placement`.
 
   Raises:
     UsageError: a flag contradicts the placement.
   """
-  asked = config(values)
+  asked, path = config(values), values.placement
   if values["recompute"].present and (
     asked.recompute.is_none != planned.recompute.is_none
   ):
@@ -151,15 +136,13 @@ def check_agrees(
       f"--recompute={','.join(values.recompute)}, and placement {path!r}"
       f" recomputes {what}: leave the flag out"
     )
-  pairs = {
-    "microbatches": (
-      (asked.count, asked.sizes),
-      (planned.count, planned.sizes),
-    ),
-    "max_in_flight": (asked.in_flight, planned.in_flight),
+  sizes_agree = (asked.count, asked.sizes) == (planned.count, planned.sizes)
+  agreements = {
+    "microbatches": sizes_agree,
+    "max_in_flight": asked.in_flight == planned.in_flight,
   }
-  for flag, (wanted, there) in pairs.items():
-    if values[flag].present and wanted != there:
+  for flag, agrees in agreements.items():
+    if values[flag].present and not agrees:
       raise cli.UsageError(
         f"--{flag}={values[flag].value}, and placement {path!r} is of"
         f" {planned.words} with {planned.in_flight} in flight:"

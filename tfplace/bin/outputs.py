@@ -15,12 +15,10 @@ from tfplace.graph import Evaluation, Placement
 from tfplace.graph.evaluation import Result
 from tfplace.graph.order import RANK
 from tfplace.report import page, trace
-from tfplace.simulate import Simulator, control_edges
+from tfplace.simulate import control_edges
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
-
-PICTURES = ("trace", "timeline", "report")
 
 
 def define_picture_flags(values: flags.FlagValues) -> None:
@@ -40,27 +38,14 @@ def check_pictures(values: flags.FlagValues) -> None:
   """Checks the picture flags before any work is done.
 
   Raises:
-    TfplaceError: a file cannot be written, or a package is missing.
+    TfplaceError: a suffix is wrong, or a package is missing.
   """
-  for flag in PICTURES:
-    cli.check_writable(values[flag].value)
   if values.timeline:
     from tfplace.report import timeline  # Needs the extra `report`.
 
     timeline.picture_kind(values.timeline)
-  check_report(values)
-
-
-def check_report(values: flags.FlagValues) -> None:
-  """Checks `--report` before any work is done.
-
-  Raises:
-    TfplaceError: the file cannot be written, or a package is missing.
-  """
-  cli.check_writable(values.report)
   if values.report:
-    page.check_suffix(values.report)
-    page.check_installed()
+    page.check_report(values.report)
 
 
 def write_pictures(
@@ -73,18 +58,14 @@ def write_pictures(
   Raises:
     TfplaceError: a file cannot be written.
   """
-  paths = values.trace, values.timeline
   if values.report:
     page.save_report(placement, values.report, results)
-  if not any(paths):
-    return
-  schedule = Simulator(placement.problem).schedule(placement)
-  if paths[0]:
-    trace.save_trace(schedule, paths[0])
-  if paths[1]:
+  if values.trace:
+    trace.save_trace(placement, values.trace)
+  if values.timeline:
     from tfplace.report import timeline
 
-    timeline.save_timeline(schedule, paths[1])
+    timeline.save_timeline(placement, values.timeline)
 
 
 def print_evaluation(evaluation: Evaluation) -> None:
@@ -104,10 +85,8 @@ def check_files(values: flags.FlagValues) -> None:
   """Checks the output flags before any work is done.
 
   Raises:
-    UsageError: a file cannot be written. The message names the flag or path.
+    UsageError: a flag contradicts another one, or its file exists.
   """
-  for flag in FILES:
-    cli.check_writable(values[flag].value)
   if values.output_graph_def and values.graph:
     raise cli.UsageError(
       "--output_graph_def needs a TensorFlow model; --graph has only costs"

@@ -5,6 +5,7 @@ baselines, and writes the placement and the placed graph.
 """
 
 import dataclasses
+import functools
 import math
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from tfplace import formats, placers
-from tfplace.bin import (
-  cli,
-  microbatch_flags,
-  outputs,
-  sources,
-  tasks,
-)
+from tfplace.bin import cli, microbatch_flags, outputs, sources, tasks
 from tfplace.graph import Cluster, OpGraph, Problem, graph_edits
 from tfplace.graph import order as orders
 from tfplace.graph.cluster import with_max_memory
@@ -36,7 +31,6 @@ from tfplace.report.table import choice_table, results_table
 if TYPE_CHECKING:
   from tfplace.measure.cluster import OpenCluster
 
-_NAME = "tfplace-place"
 _BASELINES = ("single", "cpu", "expert")
 
 
@@ -149,8 +143,9 @@ def _grouped(values: flags.FlagValues, graph: OpGraph) -> OpGraph:
   return graph_edits.keep_together(graph, groups)
 
 
-def _check(values: flags.FlagValues) -> None:
-  """Checks the flags before anything is computed."""
+def _check(values: flags.FlagValues) -> str:
+  """Checks the flags before anything is computed; returns the source flag."""
+  cli.check_writable(values)
   outputs.check_files(values)
   outputs.check_pictures(values)
   chosen = microbatch_flags.chosen(values)
@@ -177,36 +172,30 @@ def _check(values: flags.FlagValues) -> None:
       f"--measure_s={values.measure_s:g} limits steps on real devices, and"
       f" {cluster!r} has none: leave it out"
     )
-  if not values.measure:
-    return
-  if kind == "graph":
+  if values.measure and kind == "graph":
     raise cli.UsageError("--measure needs a TensorFlow model, not --graph")
-  if not sources.is_live(cluster):
+  if values.measure and not sources.is_live(cluster):
     raise cli.UsageError(
       "--measure needs real devices (workers:N, gpus, a tfplace.hosts.v1"
       f" file, tf_config or slurm), not {cluster!r}"
     )
-
-
-def _main(values: flags.FlagValues) -> None:
-  tasks.run(_NAME, values, _place)
+  return kind
 
 
 def _place(values: flags.FlagValues) -> None:
-  _check(values)
-  config = _config(values)
+  kind, config = _check(values), _config(values)
   with sources.opened_cluster(values) as (described, devices):
-    cluster = _limited(values, described)
-    kind = sources.chosen_source(values, may_choose=True)
-    source = sources.open_source(values, kind)
-    cache = sources.graph_cache_of(values)
     steps = _PlacedSteps(
-      source, cluster, config, cache, values=values, devices=devices
+      sources.open_source(values, kind),
+      _limited(values, described),
+      config,
+      sources.graph_cache_of(values),
+      values=values,
+      devices=devices,
     )
     plan = make_plan(steps, config, Stages(cli.show_stage))
   report = plan.outcome
-  if report is None:
-    raise cli.UsageError("nothing was planned")
+  assert report is not None  # `make_plan` has searched.
   outputs.write_files(values, report.best.placement, plan.step)
   outputs.write_pictures(values, report.best.placement, report.results)
   _print(values, plan, report)
@@ -272,8 +261,8 @@ def _config(values: flags.FlagValues) -> PlanConfig:
     init_placement=init_placement,
     tolerance=values.traffic_tolerance,
     order=values.order,
-    chooses_microbatches=microbatch_flags.is_chosen(values),
-    chooses_recomputation=microbatch_flags.chooses_recomputation(values),
+    chooses_microbatches=values.microbatches == AUTO,
+    chooses_recomputation=values.recompute == [AUTO],
     measure=values.measure,
     dask=values.dask,
   )
@@ -293,38 +282,37 @@ def _print(values: flags.FlagValues, plan: Plan, report: Outcome) -> None:
   )
   print(plan)
   if values.json:
-    microbatches = microbatches_of(report.problem.graph.traced_names)
+    variant = microbatches_of(report.problem.graph.traced_names)
     tried = {}
     if report.choice is not None:
-      tried = {"variants": _as_json(report.choice)}
+      tried = {"variants": _trials_as_json(report.choice)}
     outputs.print_evaluation(
       report.evaluation.with_extra(
         strategy=best.strategy,
         seconds=best.seconds,
         evaluations=best.evaluations,
         skipped=dict(report.results[0].skipped),
-        microbatches=microbatches.count,
-        max_in_flight=microbatches.max_in_flight,
-        **_sizes_as_json(microbatches),
+        **_variant_as_json(variant),
         **tried,
       )
     )
 
 
-def _sizes_as_json(microbatches: VariantConfig) -> dict[str, Any]:
-  """Returns the sizes of microbatches where they are given."""
-  sizes = microbatches.sizes
-  return {} if sizes is None else {"microbatch_sizes": list(sizes)}
+def _variant_as_json(variant: VariantConfig) -> dict[str, Any]:
+  """Returns the microbatches, and their sizes where these are given."""
+  return {
+    "microbatches": variant.count,
+    "max_in_flight": variant.max_in_flight,
+    **({"microbatch_sizes": list(variant.sizes)} if variant.sizes else {}),
+  }
 
 
-def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
+def _trials_as_json(choice: VariantChoice) -> list[dict[str, Any]]:
   """Returns the trials with their best step times, None if nothing fits."""
   return [
     {
-      "microbatches": trial.variant.count,
-      "max_in_flight": trial.variant.max_in_flight,
+      **_variant_as_json(trial.variant),
       "recompute": not trial.variant.recompute.is_none,
-      **_sizes_as_json(trial.variant),
       **order_to_json(trial.order or ARRIVAL),
       "step_time_us": None if trial.best is None else trial.step_time_us,
       "seconds": trial.seconds,
@@ -333,6 +321,7 @@ def _as_json(choice: VariantChoice) -> list[dict[str, Any]]:
   ]
 
 
+_main = functools.partial(tasks.run, "tfplace-place", _place)
 run = cli.command(__doc__, _define, _main)
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def _define(values: flags.FlagValues) -> None:
 
 
 def _main(values: flags.FlagValues) -> None:
-  cli.check_writable(values.output)
+  cli.check_writable(values)
   outputs.check_pictures(values)
   placement = sources.load(values)
   if values.prove:

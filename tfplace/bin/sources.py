@@ -44,8 +44,7 @@ def load(values: flags.FlagValues) -> Placement:
   chosen_source(values)
   cluster = load_cluster(cli.required(values, "cluster"))
   path = cli.required(values, "placement")
-  microbatches = microbatches_of_placement(values, path)
-  graph, _ = load_source(values, cluster, variant=microbatches)
+  graph, _ = load_source(values, cluster)
   return formats.load_placement(path, Problem(graph, cluster))
 
 
@@ -90,26 +89,6 @@ def define_source_flags(values: flags.FlagValues) -> None:
     " or the network. Use it only for trusted graphs."
   )
   cli.define(values, "allow_side_effects", text, False)
-
-
-def microbatches_of_placement(
-  values: flags.FlagValues, path: str
-) -> VariantConfig:
-  """Returns the microbatches of a placement, by the names of its ops.
-
-  Raises:
-    UsageError: the flags contradict the placement.
-    FormatError: the file is not a placement file.
-  """
-  asked = microbatch_flags.config(values)
-  if chosen_source(values) not in source_lib.MICROBATCH_KINDS:
-    return asked
-  variant = microbatches_of(formats.load_assignments(path))
-  variant = dataclasses.replace(
-    variant, allow_batch_statistics=asked.allow_batch_statistics
-  )
-  microbatch_flags.check_agrees(values, variant, path)
-  return variant
 
 
 def define_cluster_flag(
@@ -252,50 +231,45 @@ class FlagSteps(Steps):
       return super().graph(variant)
     with (
       model_flags.imported(self.values),
-      cli.showing_progress(f"Extracting {self.source.name}") as shown_stage,
+      cli.showing_progress(f"Extracting {self.source.name}") as show,
     ):
-      on_stage = _loading_tensorflow(shown_stage)
-      return super().graph(variant, needs_trace, on_stage)
+
+      def show_loaded(stage: str) -> None:
+        show("starting TensorFlow")  # Any stage requires it.
+        cli.load_tensorflow()
+        show(stage)
+
+      return super().graph(variant, needs_trace, show_loaded)
 
 
 def load_source(
-  values: flags.FlagValues,
-  cluster: Cluster,
-  needs_trace: bool = False,
-  variant: VariantConfig | None = None,
+  values: flags.FlagValues, cluster: Cluster, needs_trace: bool = False
 ) -> "tuple[OpGraph, TracedStep | None]":
   """Loads the graph that the flags name, and the traced step if required.
 
-  Args:
-    variant: variant of the step; None takes that of the flags.
+  The microbatches of `--placement`, by the names of its ops, go before those of
+  the flags.
 
   Raises:
+    UsageError: the flags contradict the placement.
     TfplaceError: a flag, file or model is invalid, or the step cannot be split
       into these microbatches.
   """
-  kind = chosen_source(values, may_choose=variant is not None)
-  config = request(values)
-  source = open_source(values, kind)
+  kind, config = chosen_source(values), request(values)
+  source, variant = open_source(values, kind), config.variant
+  if "placement" in values and source.takes_microbatches:
+    variant = dataclasses.replace(
+      microbatches_of(formats.load_assignments(values.placement)),
+      allow_batch_statistics=variant.allow_batch_statistics,
+    )
+    microbatch_flags.check_agrees(values, variant)
   steps = FlagSteps(
     source, cluster, config, graph_cache_of(values), values=values
   )
-  return steps.graph(variant or config.variant, needs_trace)
+  return steps.graph(variant, needs_trace)
 
 
-def _loading_tensorflow(on_stage: Progress) -> Progress:
-  """Loads TensorFlow before the first stage, which requires it."""
-
-  def loading(what: str) -> None:
-    on_stage("starting TensorFlow")
-    cli.load_tensorflow()
-    on_stage(what)
-
-  return loading
-
-
-def graph_cache_of(
-  values: flags.FlagValues,
-) -> graph_cache.GraphCache | None:
+def graph_cache_of(values: flags.FlagValues) -> graph_cache.GraphCache | None:
   """Returns the graph cache of the flags, or None."""
   if values["import"].value:  # No hash covers these modules.
     return None

@@ -16,14 +16,15 @@ from tfplace.measure.remote import resolvers, tasks, workers
 
 def run(
   command: str,
-  values: flags.FlagValues,
   main: Callable[[flags.FlagValues], None],
+  values: flags.FlagValues,
 ) -> None:
   """Runs `main`, or serves a worker while another task runs it.
 
   Args:
     command: name of the command.
     main: the command; runs in one task of the cluster.
+    values: its flags.
 
   Raises:
     TfplaceError: see `main`; or this task's role or worker is invalid.

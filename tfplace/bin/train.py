@@ -37,13 +37,6 @@ _REWARDS = ("simulate", "measure")
 _UNLIMITED = 1_000_000_000  # iterations of a run that time ends
 # Share of the time of such a run for a search for placements to change.
 _SEARCH_SHARE = 0.2
-# Fields of the configuration with a flag of their name.
-_REQUESTED = [
-  field.name
-  for field in dataclasses.fields(TrainConfig)
-  if field.name not in ("network", "search_s")
-]
-
 # Numbers of `TrainConfig` with a flag: type, least value, help.
 _NUMBERS: tuple[tuple[str, type, float, str], ...] = (
   ("iterations", int, 0, "PPO iterations, each on the next graph."),
@@ -127,8 +120,7 @@ def _check(values: flags.FlagValues) -> None:
   """
   process.check_packages()
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
-    if not values[flag].value:
-      raise cli.UsageError(f"--{flag} is missing")
+    cli.required(values, flag)
   if not any(values[name].value for name in training_graphs.SOURCES):
     choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
@@ -190,19 +182,12 @@ def _check_measured(values: flags.FlagValues, live: Sequence[str]) -> None:
     )
 
 
-def _requested(values: flags.FlagValues) -> dict[str, Any]:
-  """Returns the keyword arguments of `TrainConfig`.
+def _levels(values: flags.FlagValues) -> tuple[int | None, ...] | None:
+  """Returns the values of `--max_decisions`; 0 is None.
 
   Raises:
-    UsageError: a value of `--max_decisions` is not a number.
+    UsageError: a value is not a number.
   """
-  given = {name: values[name].value for name in _REQUESTED}
-  if values.minutes is not None:
-    given["iterations"] = _UNLIMITED
-  return {**given, "max_decisions": _levels(values)}
-
-
-def _levels(values: flags.FlagValues) -> tuple[int | None, ...] | None:
   if values.max_decisions is None:
     return None
   result: list[int | None] = []
@@ -255,12 +240,16 @@ def _train(
 ) -> None:
   from tfplace.training import trainer  # Imports TensorFlow.
 
-  search_s = 0.0
+  names = [field.name for field in dataclasses.fields(TrainConfig)]
+  given: dict[str, Any] = {
+    name: values[name].value for name in names if name in values
+  }
+  given["max_decisions"] = _levels(values)
   if values.minutes is not None:
+    given["iterations"] = _UNLIMITED
     left_s = max(0.0, until - time.monotonic())
-    search_s = _SEARCH_SHARE * left_s / max(1, len(problems))
-  config = TrainConfig(**_requested(values), search_s=search_s)
-  run = trainer.open_trainer(problems, config, **options)
+    given["search_s"] = _SEARCH_SHARE * left_s / max(1, len(problems))
+  run = trainer.open_trainer(problems, TrainConfig(**given), **options)
   if run.done:
     print(f"continuing after step {run.done} of {run.total}")
   screen = console.Console(stderr=True)

@@ -1,14 +1,13 @@
 """Flags and problems of the training graphs of tfplace-train."""
 
 import dataclasses
-import functools
 import glob
 import json
 import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -45,19 +44,14 @@ def check_microbatches(values: flags.FlagValues) -> None:
     ExtractionError: a number is invalid.
   """
   microbatch_flags.check_not_chosen(values)
-  microbatches = microbatch_flags.config(values)
-  if not microbatches.recompute.is_none:
-    flag = f"--recompute={','.join(values.recompute)}"
-  elif not microbatches.is_whole:
-    flag = f"--microbatches={values.microbatches}"
-  elif microbatches.max_in_flight is not None:
-    flag = f"--max_in_flight={microbatches.max_in_flight}"
-  else:
+  step = microbatch_flags.config(values)
+  if step.is_whole and step.recompute.is_none and step.max_in_flight is None:
     return
   if not values.models:
+    given = " ".join(microbatch_flags.arguments(values))
     raise cli.UsageError(
-      f"{flag} is for the steps of --models; the graphs of --graphs were traced"
-      " already: split them with tfplace-extract"
+      f"{given} is for the steps of --models; the graphs of --graphs were"
+      " traced already: split them with tfplace-extract"
     )
   microbatch_flags.check_given(values)
 
@@ -65,9 +59,12 @@ def check_microbatches(values: flags.FlagValues) -> None:
 def problems(values: flags.FlagValues) -> Iterator[Problem]:
   """Yields each graph on each cluster."""
   clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
-  for load in _loaders(values):
+  for path in _graph_files(values.graphs):
+    for _, cluster in clusters:
+      yield Problem(formats.load_graph(path), cluster)
+  for model in values.models:
     for name, cluster in clusters:
-      yield Problem(load(name, cluster), cluster)
+      yield Problem(_extracted(values, model, name, cluster), cluster)
 
 
 def _hardware(cluster: Cluster) -> str:
@@ -77,27 +74,6 @@ def _hardware(cluster: Cluster) -> str:
     for d in cluster.devices
   }
   return f"{zlib.crc32(' '.join(sorted(models)).encode()):08x}"
-
-
-_Loader = Callable[[str, Cluster], OpGraph]
-
-
-def _loaders(values: flags.FlagValues) -> Iterator[_Loader]:
-  """Yields a function per graph that loads it with the costs of a cluster."""
-  for path in _graph_files(values.graphs):
-    yield functools.partial(_loaded, path)
-  for model in values.models:
-    arguments = microbatch_flags.arguments(values)
-    yield functools.partial(
-      _extracted,
-      folder=values.checkpoint_dir,
-      arguments=arguments,
-      model=model,
-    )
-
-
-def _loaded(path: str, unused_name: str, unused_cluster: Cluster) -> OpGraph:
-  return formats.load_graph(path)
 
 
 def _graph_files(patterns: Sequence[str]) -> list[str]:
@@ -111,23 +87,20 @@ def _graph_files(patterns: Sequence[str]) -> list[str]:
 
 
 def _extracted(
-  cluster_name: str,
-  cluster: Cluster,
-  *,
-  folder: str,
-  arguments: Sequence[str],
-  model: str,
+  values: flags.FlagValues, model: str, cluster_name: str, cluster: Cluster
 ) -> OpGraph:
   """Extracts a model's graph in another process, because it needs Keras 3.
 
   The graph is stored beside the checkpoints, so that a resumed run uses the
   same one. Clusters with the same hardware share a file.
   """
+  arguments = microbatch_flags.arguments(values)
   parts = [os.path.basename(model), *(flag[2:] for flag in arguments)]
   name = ".".join(parts)
-  path = os.path.join(folder, "graphs", f"{name}.{_hardware(cluster)}.json.gz")
+  folder = os.path.join(values.checkpoint_dir, "graphs")
+  path = os.path.join(folder, f"{name}.{_hardware(cluster)}.json.gz")
   if not os.path.exists(path):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    os.makedirs(folder, exist_ok=True)
     kind = "keras_model" if model.endswith(".keras") else "model"
     command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
     command += [f"--cluster={cluster_name}", f"--output={path}"]

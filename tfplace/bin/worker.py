@@ -43,7 +43,11 @@ def _main(values: flags.FlagValues) -> None:
   tasks.warn_if_exposed(_NAME, bind)
   server = serving.Server(name, port, values.threads, values.gpus)
   with contextlib.suppress(KeyboardInterrupt, signals.Ended):
-    serving.serve(server, _say_ready, lambda how: tasks.say_dead(_NAME, how))
+    serving.serve(
+      server,
+      lambda address: print(f"{_NAME}: serving on {address}", flush=True),
+      lambda how: tasks.say_dead(_NAME, how),
+    )
 
 
 def _bind(values: flags.FlagValues) -> str:
@@ -72,10 +76,6 @@ def _bind(values: flags.FlagValues) -> str:
     )
   remote_tasks.check_reachable(task)
   return task.worker.address
-
-
-def _say_ready(address: str) -> None:
-  print(f"{_NAME}: serving on {address}", flush=True)
 
 
 run = cli.command(__doc__, _define, _main)

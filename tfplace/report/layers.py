@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.sparse
 
 from tfplace.graph import phases
 from tfplace.graph.microbatches import name_in_whole
@@ -120,11 +121,9 @@ def times_by_device(
   layers: Layers, schedule: Schedule, time_us: np.ndarray
 ) -> np.ndarray:
   """Adds [num_ops] times by layer and device: [num_layers, num_devices]."""
-  count = len(schedule.memory)
-  cell = layers.layer_of * count + schedule.placement.devices
-  return np.bincount(cell, time_us, len(layers.names) * count).reshape(
-    -1, count
-  )
+  cells = layers.layer_of, schedule.placement.devices
+  shape = len(layers.names), len(schedule.memory)
+  return scipy.sparse.coo_array((time_us, cells), shape).toarray()
 
 
 def _scopes(name: str) -> Scope:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfplace.graph import phases
-from tfplace.report.rows import LINK, OP, Row, compute_us
+from tfplace.report.rows import LINK, Row, compute_us
 from tfplace.simulate import Schedule
 
 # Distinguishable with any color vision: the eight of M. Okabe and K. Ito,
@@ -18,7 +18,7 @@ TRANSFER_COLOR, MESSAGE_COLOR, CRITICAL_COLOR = ORANGE, VERMILLION, BLACK
 OTHER_COLOR = "#c4c8ce"
 _TYPE_COLORS = (BLUE, SKY, GREEN, PINK, YELLOW)
 MAX_MICROBATCHES = 12  # number of colors; beyond that, neighbors share one
-_LIGHTER = 0.55  # fraction of the way to white
+_LIGHTER = 0.55  # forward passes: fraction of the way to white
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,8 +49,7 @@ class OpColors:
     if row.kind == LINK:
       return self.transfer_kind[row.items]
     kinds = np.full(len(row.items), len(self.colors) - 2)
-    is_op = row.what == OP
-    kinds[is_op] = self.kind[row.items[is_op]]
+    kinds[row.is_op] = self.kind[row.items[row.is_op]]
     return kinds
 
 
@@ -92,17 +91,23 @@ def _by_type(schedule: Schedule) -> _Kinds:
 
 
 def _by_microbatch(schedule: Schedule) -> _Kinds:
+  from matplotlib import colormaps
+  from matplotlib.colors import to_hex
+
   graph = schedule.placement.problem.graph
   count = int(graph.microbatch.max()) + 1
   shown = min(count, MAX_MICROBATCHES)
   number = graph.microbatch.astype(np.int64) * shown // count
   is_backward = phases.phases(graph) == phases.BACKWARD
   kind = np.where(number < 0, 2 * shown, 2 * number + is_backward)
+  # The order of these colors is visible with any color vision.
+  dark = colormaps["viridis"](np.linspace(0.1, 0.95, shown))[:, :3]
+  light = dark + _LIGHTER * (1 - dark)
   names, colors = [], []
-  for i, color in enumerate(sequential(shown)):
+  for i in range(shown):
     numbers = np.flatnonzero(np.arange(count) * shown // count == i)
     names += [_name(numbers.tolist())] * 2
-    colors += [lighter(color), color]
+    colors += [to_hex(light[i]), to_hex(dark[i])]
   return kind, names, colors
 
 
@@ -110,19 +115,3 @@ def _name(numbers: Sequence[int]) -> str:
   if len(numbers) == 1:
     return f"microbatch {numbers[0]}"
   return f"microbatches {numbers[0]} to {numbers[-1]}"
-
-
-def sequential(count: int) -> list[str]:
-  """Returns [count] colors whose order is visible with any color vision."""
-  from matplotlib import colormaps, colors
-
-  scale = colormaps["viridis"](np.linspace(0.1, 0.95, count))
-  return [colors.to_hex(color) for color in scale]
-
-
-def lighter(color: str) -> str:
-  """Returns the color of a forward pass, given its backward pass's color."""
-  from matplotlib import colors
-
-  red, green, blue = (x + _LIGHTER * (1 - x) for x in colors.to_rgb(color))
-  return colors.to_hex((red, green, blue))

@@ -15,12 +15,7 @@ from tfplace.graph.placement import Placement
 from tfplace.report.explain import explain
 from tfplace.report.explain.tables import explanation_tables
 from tfplace.report.rows import as_schedule
-from tfplace.report.table import (
-  escaped,
-  html_table,
-  rank,
-  results_table,
-)
+from tfplace.report.table import escaped, html_table, rank, results_table
 from tfplace.simulate import Schedule
 
 SUFFIX = ".html"
@@ -53,19 +48,15 @@ style-src 'unsafe-inline'; img-src data:">
 """
 
 
-def check_installed() -> None:
-  """Raises TfplaceError unless the extra `report` is installed."""
+def check_report(path: str | os.PathLike[str]) -> None:
+  """Raises TfplaceError if the suffix or the extra `report` is missing."""
+  if pathlib.Path(path).suffix.lower() != SUFFIX:
+    raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
   if importlib.util.find_spec("matplotlib") is None:
     raise TfplaceError(
       "an HTML report needs the extra 'report', and matplotlib cannot be found:"
       " pip install 'tfplace[report]'"
     )
-
-
-def check_suffix(path: str | os.PathLike[str]) -> None:
-  """Raises TfplaceError unless the path ends in `SUFFIX`."""
-  if pathlib.Path(path).suffix.lower() != SUFFIX:
-    raise TfplaceError(f"{os.fspath(path)}: a report's name ends in {SUFFIX}")
 
 
 def save_report(
@@ -83,8 +74,7 @@ def save_report(
     TfplaceError: the suffix is wrong, the extra `report` is not installed, or
       the file cannot be written.
   """
-  check_suffix(path)
-  check_installed()
+  check_report(path)
   write_bytes(path, _render(as_schedule(placement), results).encode("utf-8"))
 
 
@@ -98,7 +88,7 @@ def _render(schedule: Schedule, results: Sequence[Result]) -> str:
     same = (r for r in ranked if np.array_equal(r.placement.devices, devices))
     table = results_table(ranked, best=next(same, None))
     tables.insert(0, table._replace(title="Placers, simulated"))
-  picture = base64.b64encode(draw_timeline(schedule).to_png(_DPI))
+  picture = base64.b64encode(draw_timeline(schedule).to_bytes("png", _DPI))
   return _PAGE.format(
     title=escaped(f"{problem.graph.name} on {problem.cluster.name}"),
     sentences="\n".join(
@@ -106,8 +96,7 @@ def _render(schedule: Schedule, results: Sequence[Result]) -> str:
     ),
     picture=picture.decode(),
     tables="\n".join(
-      f"<section><h2>{escaped(table.title)}</h2>"
-      f"{html_table(table.columns, table.rows, table.bold)}</section>"
+      f"<section><h2>{escaped(table.title)}</h2>{html_table(table)}</section>"
       for table in tables
     ),
   )

@@ -23,6 +23,8 @@ MIXTURE = "mixture"
 _PATTERN_SHARE = 0.8  # of the work defines a pattern
 _LEAST_USE = 0.1  # of a device by a microbatch, in equal shares
 
+_Groups = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parallelism:
@@ -40,7 +42,7 @@ class Parallelism:
   followed: float
   by_microbatch: bool
   time_us: np.ndarray
-  groups: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+  groups: _Groups
 
 
 def find_parallelism(schedule: Schedule) -> Parallelism:
@@ -54,9 +56,8 @@ def find_parallelism(schedule: Schedule) -> Parallelism:
   def by_device(key: np.ndarray) -> np.ndarray:
     """Sums times of each key and device: [num_keys, num_devices]."""
     keys, row = np.unique(key, return_inverse=True)
-    size = len(keys) * num_devices
-    cell = row.astype(np.int64) * num_devices + device
-    return np.bincount(cell, us, size).reshape(-1, num_devices)
+    shape = len(keys), num_devices
+    return scipy.sparse.coo_array((us, (row, device)), shape).toarray()
 
   time_us = np.zeros((int(microbatch.max()) + 1, num_devices))
   time_us[np.unique(microbatch)] = by_device(microbatch)
@@ -86,9 +87,7 @@ def find_parallelism(schedule: Schedule) -> Parallelism:
   return Parallelism(pattern, share, by_microbatch, time_us, groups)
 
 
-def _groups(
-  time_us: np.ndarray,
-) -> tuple[np.ndarray, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]]:
+def _groups(time_us: np.ndarray) -> tuple[np.ndarray, _Groups]:
   """Finds connected microbatches and devices in `time_us`.
 
   Returns:

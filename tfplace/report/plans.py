@@ -35,13 +35,17 @@ def headline(plan: Plan) -> str:
   placed = f"placed on {_short_names(named)} as given"
   if not plan.is_partial:
     return placed
-  rest = _short(_default_device())
+  from tfplace.plan import local_devices  # This import loads TensorFlow.
+
+  rest = _short(local_devices.default_device())
   return f"{placed}; other ops are on {rest} or with their inputs"
 
 
 def text(plan: Plan) -> str:
   """Returns the headline, a table of the devices, and the notes."""
-  lines = [_title(plan)]
+  lines, notes = [f"{plan.message[0].upper()}{plan.message[1:]}"], plan.notes
+  if plan.seconds:
+    notes = *notes, seconds_phrase(plan.seconds)
   if plan.device_rows:
     lines += ["", summary.table_text(plan.device_rows), ""]
   else:
@@ -50,7 +54,7 @@ def text(plan: Plan) -> str:
       f"  {name:{width}}  {_short(device)}"
       for name, device in plan.layers.items()
     ]
-  return "\n".join([*lines, *(f"- {note}" for note in _notes(plan))])
+  return "\n".join([*lines, *(f"- {note}" for note in notes)])
 
 
 def plot(schedule: Schedule, path: str | os.PathLike[str] | None) -> "Timeline":
@@ -67,15 +71,6 @@ def seconds_phrase(seconds: Mapping[str, float]) -> str:
   whole = sum(seconds.values())
   parts = [f"{k} {v:.1f} s" for k, v in seconds.items() if v >= 0.1]
   return f"Planned in {whole:.1f} s ({', '.join(parts) or 'at once'})."
-
-
-def _title(plan: Plan) -> str:
-  return f"{plan.message[0].upper()}{plan.message[1:]}"
-
-
-def _notes(plan: Plan) -> list[str]:
-  seconds = [seconds_phrase(plan.seconds)] if plan.seconds else []
-  return [*plan.notes, *seconds]
 
 
 def _of_evaluation(plan: Plan, evaluation: Evaluation) -> str:
@@ -164,12 +159,6 @@ def _headroom(evaluation: Evaluation) -> str:
   if percent < 100:
     return f"; at most {percent:.2g}% more is possible"
   return f"; the proven limit is {ratio:.2g} times as fast"
-
-
-def _default_device() -> str:
-  from tfplace.plan import local_devices  # This import loads TensorFlow.
-
-  return local_devices.default_device()
 
 
 def _short(device: str) -> str:

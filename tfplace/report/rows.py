@@ -1,6 +1,7 @@
 """Rows of a timeline: devices, channels and the critical path through them."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,7 +50,6 @@ def shorten(name: str, limit: int = 64) -> str:
 
 
 DEVICE, LINK = "device", "link"
-OP, SEND, RECEIVE, TRANSFER = range(4)  # kinds of intervals in a row
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,8 +61,8 @@ class Row:
     index: index of the device or channel.
     name: its short name.
     busy_us: time in which the device computes or the channel sends bytes.
-    what: [n] int64 kinds: OP, SEND or RECEIVE on a device, TRANSFER on a
-      channel.
+    is_op: [n] bool, ops rather than sends and receives of a device, and
+      transfers of a channel.
     items: [n] int64 index of the op or transfer.
     start_us: [n] float64 start of each interval.
     end_us: [n] float64 end of the op's own time, of the send or receive, or of
@@ -74,7 +74,7 @@ class Row:
   index: int
   name: str
   busy_us: float
-  what: np.ndarray
+  is_op: np.ndarray
   items: np.ndarray
   start_us: np.ndarray
   end_us: np.ndarray
@@ -122,26 +122,32 @@ def channel_busy_us(schedule: Schedule) -> np.ndarray:
 def step_rows(schedule: Schedule) -> list[Row]:
   """Builds a row for each device, then one for each channel in use."""
   sent, at = schedule.transfers, schedule.placement.devices
-  critical, computed = _critical_spans(schedule), compute_end_us(schedule)
+  computed = compute_end_us(schedule)
+  critical: dict[tuple[str, int], list[tuple[float, float]]] = {}
+  for segment, end_us in critical_spans(schedule):
+    span = segment.start_us, end_us
+    critical.setdefault(segment_row(schedule, segment), []).append(span)
   ops = np.arange(len(at))
   send = np.flatnonzero(sent.send_end_us > sent.send_start_us)
   received = np.flatnonzero(sent.is_received)
-  groups = (  # what, items, holder, start, end
-    (OP, ops, at, schedule.op_start_us, computed),
-    (SEND, send, sent.src, sent.send_start_us, sent.send_end_us),
-    (RECEIVE, received, sent.dst, sent.recv_start_us, sent.recv_end_us),
-    (TRANSFER, np.arange(len(sent)), sent.channel, sent.start_us, sent.sent_us),
-  )
+  all_sent = np.arange(len(sent))
+  groups = {  # items, holder, start, end
+    DEVICE: (
+      (ops, at, schedule.op_start_us, computed),
+      (send, sent.src, sent.send_start_us, sent.send_end_us),
+      (received, sent.dst, sent.recv_start_us, sent.recv_end_us),
+    ),
+    LINK: ((all_sent, sent.channel, sent.start_us, sent.sent_us),),
+  }
 
   def row(kind: str, index: int, name: str, busy_us: float) -> Row:
     parts = []
-    for each, of, holder, starts, ends in groups:
-      if (each == TRANSFER) == (kind == LINK):
-        i = of[holder[of] == index]
-        parts.append((np.full(len(i), each), i, starts[i], ends[i]))
-    what, items, start, end = map(np.concatenate, zip(*parts, strict=True))
+    for of, holder, starts, ends in groups[kind]:
+      i = of[holder[of] == index]
+      parts.append((np.full(len(i), of is ops), i, starts[i], ends[i]))
+    is_op, items, start, end = map(np.concatenate, zip(*parts, strict=True))
     spans = np.reshape(critical.get((kind, index), []), (-1, 2))
-    return Row(kind, index, name, busy_us, what, items, start, end, spans)
+    return Row(kind, index, name, busy_us, is_op, items, start, end, spans)
 
   devices = zip(device_names(schedule), schedule.busy_us.tolist(), strict=True)
   rows = [row(DEVICE, i, *named) for i, named in enumerate(devices)]
@@ -178,23 +184,12 @@ def segment_row(schedule: Schedule, segment: Segment) -> tuple[str, int]:
   return DEVICE, int(schedule.transfers.dst[segment.index])
 
 
-def critical_ends_us(path: Sequence[Segment]) -> list[float]:
-  """Returns the end of each segment of a critical path.
+def critical_spans(schedule: Schedule) -> list[tuple[Segment, float]]:
+  """Returns the segments of the critical path, and the end of each.
 
   A segment ends when the next one starts, if not before: a channel starts its
   next transfer before the previous one has arrived.
   """
-  following = [segment.start_us for segment in path[1:]]
-  ends = [segment.end_us for segment in path]
-  return [*map(min, ends, following), *ends[-1:]]
-
-
-def _critical_spans(
-  schedule: Schedule,
-) -> dict[tuple[str, int], list[tuple[float, float]]]:
-  result: dict[tuple[str, int], list[tuple[float, float]]] = {}
   path = critical_path.segments(schedule)
-  for segment, end_us in zip(path, critical_ends_us(path), strict=True):
-    row = segment_row(schedule, segment)
-    result.setdefault(row, []).append((segment.start_us, end_us))
-  return result
+  until_us = [*(segment.start_us for segment in path[1:]), math.inf]
+  return [(s, min(s.end_us, us)) for s, us in zip(path, until_us, strict=False)]

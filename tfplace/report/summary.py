@@ -24,7 +24,6 @@ from tfplace.report.path import summarize_path
 from tfplace.report.rows import compute_us, device_names, listed, shorten
 from tfplace.simulate import Schedule
 
-COLUMNS = ("device", "work", "busy", "peak memory", "what is there")
 _WIDTH = 100  # Characters of a printed table; long cells are wrapped.
 _MOST_NUMBERS = 8  # Microbatches that a cell lists.
 _MOST_LAYERS = 2  # The same of layers, and of blocks of neighboring layers.
@@ -109,7 +108,7 @@ def _layers_in_words(schedule: Schedule) -> list[str]:
   def longest(time_us: np.ndarray) -> list[str]:
     order = np.argsort(-time_us, kind="stable")
     some = order[(time_us[order] > 0) & is_layer[order]]
-    return [layers.names[i] for i in some.tolist()]
+    return [shorten(layers.names[i]) for i in some.tolist()]
 
   contents = [""] * count
   for device in range(count):
@@ -117,9 +116,9 @@ def _layers_in_words(schedule: Schedule) -> list[str]:
     if device in blocks:
       contents[device] = _in_blocks(blocks[device])
     elif parts:
-      contents[device] = f"parts of {_few(parts)}"
+      contents[device] = f"parts of {_few(parts, _MOST_LAYERS)}"
     elif updates:
-      contents[device] = f"updates of {_few(updates)}"
+      contents[device] = f"updates of {_few(updates, _MOST_LAYERS)}"
     elif updating[:, device].any() and not computing[:, device].any():
       contents[device] = "updates"
   return contents
@@ -152,36 +151,21 @@ def _blocks(
 
 
 def _in_blocks(blocks: Sequence[tuple[str, str]]) -> str:
-  names = [a if a == b else f"{a} to {b}" for a, b in blocks[:_MOST_LAYERS]]
-  more = len(blocks) - len(names)
-  if more:
-    names.append(f"{more} more block{'s' * (more > 1)} of layers")
-  return listed(names)
-
-
-def _few(names: Sequence[str]) -> str:
-  more = len(names) - _MOST_LAYERS
-  shown = [shorten(name) for name in names[:_MOST_LAYERS]]
-  return listed(shown) if more <= 0 else f"{', '.join(shown)} and {more} more"
+  names = [a if a == b else f"{a} to {b}" for a, b in blocks]
+  plural = "s" * (len(names) > _MOST_LAYERS + 1)
+  return _few(names, _MOST_LAYERS, f" block{plural} of layers")
 
 
 def _numbered(microbatches: Sequence[int]) -> str:
-  numbers = [str(i) for i in microbatches[:_MOST_NUMBERS]]
-  if len(microbatches) > len(numbers):
-    numbers.append(f"{len(microbatches) - len(numbers)} more")
   noun = "microbatch" if len(microbatches) == 1 else "microbatches"
-  return f"{noun} {listed(numbers)}"
+  return f"{noun} {_few([*map(str, microbatches)], _MOST_NUMBERS)}"
 
 
-def device_cells(row: DeviceRow) -> tuple[str, ...]:
-  """Returns the text of each of `COLUMNS`."""
-  return (
-    row.name,
-    format_share(row.work, 1),
-    format_share(row.busy, 1),
-    format_peak(row.peak_bytes, row.limit_bytes),
-    row.holds or "variables" * (row.work == 0) or "other ops",
-  )
+def _few(names: Sequence[str], most: int, noun: str = "") -> str:
+  """Lists the first names, and counts the others."""
+  more = len(names) - most
+  others = [f"{more} more{noun}"] if more > 0 else []
+  return listed([*names[:most], *others])
 
 
 def format_peak(peak_bytes: float, limit_bytes: float) -> str:
@@ -196,13 +180,19 @@ def format_peak(peak_bytes: float, limit_bytes: float) -> str:
 def table_text(rows: Sequence[DeviceRow]) -> str:
   """Returns the table of the rows as plain text."""
   table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-  device, *numbers, contents = COLUMNS
-  table.add_column(device, no_wrap=True)
-  for name in numbers:
+  table.add_column("device", no_wrap=True)
+  for name in ("work", "busy", "peak memory"):
     table.add_column(name, justify="right", no_wrap=True)
-  table.add_column(contents)
+  table.add_column("what is there")
   for row in rows:
-    table.add_row(*map(Text, device_cells(row)))
+    cells = (
+      row.name,
+      format_share(row.work, 1),
+      format_share(row.busy, 1),
+      format_peak(row.peak_bytes, row.limit_bytes),
+      row.holds or "variables" * (row.work == 0) or "other ops",
+    )
+    table.add_row(*map(Text, cells))
   console = Console(
     file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False
   )

@@ -18,9 +18,10 @@ from tfplace.graph.estimate import (
 )
 from tfplace.graph.evaluation import Evaluation, Result
 from tfplace.graph.order import RANK
+from tfplace.graph.placement import Placement
 from tfplace.graph.quantities import format_bytes, format_share, format_us
 from tfplace.plan.variants import VariantChoice, VariantTrial
-from tfplace.report.rows import named_devices, short_names, shorten
+from tfplace.report.rows import named_devices, shorten
 
 MAX_DEVICE_COLUMNS = 6  # with more devices, only the fullest is shown
 BASELINE = "single"
@@ -45,8 +46,8 @@ class Table(NamedTuple):
 
   def to_rich(self) -> rich.table.Table:
     """Returns the table for Rich; only the first column is to the left."""
-    table = rich.table.Table(title=Text(self.title) if self.title else None)
-    table.title_justify = "left"
+    title = Text(self.title) if self.title else None
+    table = rich.table.Table(title=title, title_justify="left")
     for i, name in enumerate(self.columns):
       table.add_column(Text(name), justify="right" if i else "left")
     for i, row in enumerate(self.rows):
@@ -72,18 +73,17 @@ def results_table(
     measured: measured evaluation of each result's placement.
     single: reference of "vs single"; by default `single` of the results.
   """
-  devices = list(results[0].evaluation.peak_memory_bytes) if results else []
   columns = ["placer", "step time", "vs single", "vs bound"]
-  columns += [*_memory_columns(results), "seconds"]
+  columns += [*_memory_columns(results[0].placement), "seconds"]
   if single is None:
     single = next((r for r in results if r.strategy == BASELINE), None)
   single_us = None if single is None else single.evaluation.step_time_us
-  rows = [_cells(result, single_us, devices) for result in results]
+  rows = [_cells(result, single_us) for result in results]
   if measured is not None:
     columns.insert(2, "measured")
     for row, evaluation in zip(rows, measured, strict=True):
       row.insert(2, format_us(evaluation.step_time_us))
-  marked = best or min(results, key=rank, default=None)
+  marked = best or min(results, key=rank)
   bold = next((i for i, r in enumerate(results) if r is marked), None)
   return Table("", columns, rows, bold)
 
@@ -93,25 +93,17 @@ def rank(result: Result) -> tuple[bool, float]:
   return not result.evaluation.feasible, result.evaluation.step_time_us
 
 
-def _memory_columns(results: Sequence[Result]) -> list[str]:
-  if not results:
-    return []
-  devices = list(results[0].evaluation.peak_memory_bytes)
-  if len(devices) > MAX_DEVICE_COLUMNS:
+def _memory_columns(placement: Placement) -> list[str]:
+  names = named_devices(placement.problem.cluster)
+  if len(names) > MAX_DEVICE_COLUMNS:
     return ["peak memory (fullest)"]
-  cluster = results[0].placement.problem.cluster
-  short = dict(zip(cluster.index, named_devices(cluster), strict=True))
-  if any(name not in short for name in devices):
-    return [f"peak {name}" for name in short_names(devices)]
-  return [f"peak {short[name]}" for name in devices]
+  return [f"peak {name}" for name in names]
 
 
-def _cells(
-  result: Result, single_us: float | None, devices: Sequence[str]
-) -> list[str]:
+def _cells(result: Result, single_us: float | None) -> list[str]:
   evaluation = result.evaluation
   step, ratio = evaluation.step_time_us, evaluation.ratio_to_bound
-  peaks = [evaluation.peak_memory_bytes[name] for name in devices]
+  peaks = [*evaluation.peak_memory_bytes.values()]
   if len(peaks) > MAX_DEVICE_COLUMNS:
     peaks = [max(peaks)]
   oom = "" if evaluation.feasible else " (out of memory)"
@@ -168,20 +160,16 @@ def _trial_cells(trial: VariantTrial, single: Result | None) -> dict[str, str]:
   }
 
 
-def html_table(
-  names: Sequence[str],
-  cells: Sequence[Sequence[str]],
-  bold: int | None = None,
-) -> str:
-  """Returns a table of at most 32 rows; `bold` is the index of a marked row."""
-  shown = [*cells[:_MAX_ROWS]]
-  if len(cells) > len(shown):
-    rest = f"{len(cells) - len(shown):,} more"
-    shown.append((rest, *[""] * (len(names) - 1)))
+def html_table(table: Table) -> str:
+  """Returns a table of at most 32 rows, without its title."""
+  shown = [*table.rows[:_MAX_ROWS]]
+  if len(table.rows) > len(shown):
+    rest = f"{len(table.rows) - len(shown):,} more"
+    shown.append((rest, *[""] * (len(table.columns) - 1)))
   style, best = ' style="text-align:left"', ' class="best"'
-  head = "".join(f"<th{style}>{escaped(name)}</th>" for name in names)
+  head = "".join(f"<th{style}>{escaped(name)}</th>" for name in table.columns)
   body = "".join(
-    f"<tr{best * (i == bold)}>"
+    f"<tr{best * (i == table.bold)}>"
     f"{''.join(f'<td{style}>{escaped(cell)}</td>' for cell in row)}</tr>"
     for i, row in enumerate(shown)
   )
@@ -265,10 +253,11 @@ def _counted(count: int, num_bytes: float) -> str:
 
 
 def _layers(step: StepEstimate) -> Table:
-  rows = []
-  for layer in step.peak.layers:
-    share = format_share(layer.num_bytes, step.peak.num_bytes)
-    rows.append((layer.name, format_bytes(layer.num_bytes), share))
+  peak = step.peak.num_bytes
+  rows = [
+    (x.name, format_bytes(x.num_bytes), format_share(x.num_bytes, peak))
+    for x in step.peak.layers
+  ]
   title = f"Layers with the most activations at the peak{_precision(step)}"
   return Table(title, ("layer", "bytes", "share of peak"), rows)
 

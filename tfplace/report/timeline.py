@@ -49,12 +49,12 @@ class Timeline(Figure):
   """Figure that notebooks show without pyplot."""
 
   def _repr_png_(self) -> bytes:
-    return self.to_png(dpi=80)
+    return self.to_bytes("png", dpi=80)
 
-  def to_png(self, dpi: int) -> bytes:
-    """Returns the figure as the content of a .png file."""
+  def to_bytes(self, kind: str, dpi: int) -> bytes:
+    """Returns the content of a file of a `picture_kind`."""
     buffer = io.BytesIO()
-    self.savefig(buffer, format="png", dpi=dpi)
+    self.savefig(buffer, format=kind, dpi=dpi)
     return buffer.getvalue()
 
 
@@ -70,10 +70,8 @@ def save_timeline(
     FormatError: the suffix is not supported, or the file cannot be written.
   """
   kind = picture_kind(path)
-  buffer = io.BytesIO()
   figure = draw_timeline(as_schedule(step))
-  figure.savefig(buffer, format=kind, dpi=150)
-  write_bytes(path, buffer.getvalue())
+  write_bytes(path, figure.to_bytes(kind, dpi=150))
   return figure
 
 

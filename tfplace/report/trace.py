@@ -19,7 +19,7 @@ from tfplace.report.rows import (
   as_schedule,
   channel_names,
   compute_end_us,
-  critical_ends_us,
+  critical_spans,
   device_names,
   transfer_name,
 )
@@ -107,7 +107,7 @@ def _passes(schedule: Schedule) -> Iterator[Event]:
   ran = ran[np.lexsort((schedule.op_start_us[ran], at[ran]))]
   keys = np.stack((at, graph.microbatch, phase))[:, ran]
   first = np.flatnonzero(np.diff(keys, prepend=-2).any(axis=0))
-  last = np.append(first[1:], len(ran)) - 1
+  last = np.append(first, len(ran))[1:] - 1
   for begin, end in zip(first.tolist(), last.tolist(), strict=True):
     device, microbatch, number = keys[:, begin].tolist()
     name = title = phases.NAMES[number]
@@ -175,8 +175,7 @@ def _transfers(schedule: Schedule) -> Iterator[Event]:
 
 def _critical_path(schedule: Schedule) -> Iterator[Event]:
   names = schedule.placement.problem.graph.names
-  path = critical_path.segments(schedule)
-  for segment, end_us in zip(path, critical_ends_us(path), strict=True):
+  for segment, end_us in critical_spans(schedule):
     if segment.kind == critical_path.OP:
       name = names[segment.index]
     else:

@@ -10,11 +10,7 @@ from tfplace.formats import codec
 from tfplace.graph.order import RANK
 from tfplace.graph.placement import Placement
 from tfplace.graph.quantities import format_bytes, format_share, format_us
-from tfplace.report.explain.bottleneck import (
-  FixedOrder,
-  Load,
-  find_loads,
-)
+from tfplace.report.explain.bottleneck import FixedOrder, Load, find_loads
 from tfplace.report.explain.microbatches import (
   MicrobatchReport,
   report_microbatches,
@@ -67,14 +63,6 @@ class LinkUse:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bottleneck:
-  """Kind ("device" or "link") and name of the bottleneck."""
-
-  kind: str
-  name: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Explanation:
   """Explanation of a step time. Devices and links have short names (`GPU:0`).
 
@@ -108,7 +96,7 @@ class Explanation:
   devices: tuple[DeviceUse, ...]
   links: tuple[LinkUse, ...]
   critical_path: PathSummary
-  bottleneck: Bottleneck | None
+  bottleneck: Load | None
   if_twice_as_fast: tuple[Load, ...]
   summary: tuple[str, ...]
   microbatching: MicrobatchReport | None
@@ -116,6 +104,8 @@ class Explanation:
   def to_json(self) -> dict[str, Any]:
     """Converts to JSON, with times in microseconds and sizes in bytes."""
     data = {"format": FORMAT, **codec.to_json(self)}
+    if self.bottleneck is not None:
+      data["bottleneck"] = {k: data["bottleneck"][k] for k in ("kind", "name")}
     if self.microbatching is None:
       del data["microbatching"]
     return data
@@ -133,9 +123,7 @@ def explain(step: Schedule | Placement) -> Explanation:
   order, bound_us = FixedOrder(schedule), problem.lower_bound_us
   loads, devices = find_loads(order), _devices(schedule)
   shares = [d.share_of_peak for d in devices if d.share_of_peak is not None]
-  bottleneck = None
-  if loads and loads[0].gain_us > _MIN_GAIN * step_us:
-    bottleneck = Bottleneck(loads[0].kind, loads[0].name)
+  gaining = (load for load in loads if load.gain_us > _MIN_GAIN * step_us)
   links = zip(channel_names(schedule), channel_busy_us(schedule), strict=True)
   explanation = Explanation(
     graph=problem.graph.name,
@@ -149,7 +137,7 @@ def explain(step: Schedule | Placement) -> Explanation:
     devices=devices,
     links=tuple(LinkUse(name, float(us)) for name, us in links),
     critical_path=summarize_path(schedule),
-    bottleneck=bottleneck,
+    bottleneck=next(gaining, None),
     if_twice_as_fast=loads,
     summary=(),
     microbatching=report_microbatches(order),
@@ -202,8 +190,8 @@ def _summary(explanation: Explanation) -> Iterator[str]:
   if explanation.share_of_peak is not None:
     share = format_share(explanation.share_of_peak, 1)
     yield f"Devices in use reach {share} of their data-sheet peak (MFU)."
-  if explanation.bottleneck is not None:
-    best = explanation.if_twice_as_fast[0]
+  best = explanation.bottleneck
+  if best is not None:
     yield (
       f"The bottleneck is {best.kind} {best.name}, busy for"
       f" {format_share(best.busy_us, step_us)} of the step: twice as fast, it"

@@ -193,13 +193,11 @@ def find_loads(order: FixedOrder) -> tuple[Load, ...]:
     if not len(row.items):
       continue
     if row.kind == DEVICE:
-      is_faster = schedule.placement.devices == row.index
-      factors = {"op": np.where(is_faster, 1 / FASTER, 1.0)}
+      holder, names = schedule.placement.devices, ["op"]
     else:
-      is_faster = schedule.transfers.channel == row.index
-      factor = np.where(is_faster, 1 / FASTER, 1.0)
-      factors = {"transfer": factor, "latency": factor}
-    gain_us = order.gain_us(order.times.scaled(**factors))
+      holder, names = schedule.transfers.channel, ["transfer", "latency"]
+    factor = np.where(holder == row.index, 1 / FASTER, 1.0)
+    gain_us = order.gain_us(order.times.scaled(**dict.fromkeys(names, factor)))
     us = order.step_us - gain_us
     loads.append(Load(row.kind, row.name, row.index, row.busy_us, us, gain_us))
   return tuple(sorted(loads, key=lambda load: (-load.gain_us, -load.busy_us)))

@@ -169,10 +169,8 @@ def _limits(
 def _even(order: FixedOrder, workers: np.ndarray) -> Times:
   """Spreads the work of the microbatches evenly over the workers."""
   placement, times = order.schedule.placement, order.times
-  divided, count = (
-    placement.problem.graph.microbatch >= 0,
-    len(order.schedule.memory),
-  )
+  divided = placement.problem.graph.microbatch >= 0
+  count = len(order.schedule.memory)
   taken = np.where(divided, times.op + times.overhead, 0.0)
   taken_us = np.bincount(placement.devices, taken, count)
   some = workers[taken_us[workers] > 0]

@@ -1,5 +1,6 @@
 """Tables of an explanation, for a terminal and for the HTML report."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from tfplace.graph.quantities import format_share, format_us
@@ -33,17 +34,16 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
       for x in explanation.devices
     ],
   )
-  if explanation.microbatching is not None:
-    yield _microbatch_table(explanation.microbatching, step_us)
-    limits = [
-      (x.name, *timed(x.gain_us)) for x in explanation.microbatching.limits
-    ]
-    tail = (
-      "after the last microbatch",
-      *timed(explanation.microbatching.tail_us),
+  report = explanation.microbatching
+  if report is not None:
+    yield _microbatch_table(report, step_us)
+    limits = {x.name: x.gain_us for x in report.limits}
+    limits["after the last microbatch"] = report.tail_us
+    yield Table(
+      "Limits of the microbatched step",
+      ("limit", "time", "share"),
+      [(name, *timed(us)) for name, us in limits.items()],
     )
-    title = "Limits of the microbatched step"
-    yield Table(title, ("limit", "time", "share"), [*limits, tail])
   launch_us = sum(x.idle_us for x in path.parts if x.kind == DEVICE)
   kinds = {
     "computation": path.compute_us,
@@ -96,13 +96,11 @@ def explanation_tables(explanation: Explanation) -> Iterator[Table]:
 
 
 def _microbatch_table(report: MicrobatchReport, step_us: float) -> Table:
-  rows = []
-  for x in report.devices:
-    passes = (x.forward_us, x.backward_us, x.shared_us)
-    others = (x.overhead_us, x.message_us, x.waiting_us)
-    shares = (format_share(us, step_us) for us in (*passes, *others))
-    rows.append((x.name, *shares))
   columns = ("forward", "backward", "update, shared", "overhead")
+  rows = []
+  for device in report.devices:
+    name, *times_us = dataclasses.astuple(device)
+    rows.append((name, *(format_share(us, step_us) for us in times_us)))
   return Table(
     "Devices in the microbatched step",
     ("device", *columns, "sends, receives", "waiting"),
