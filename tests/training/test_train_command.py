@@ -165,6 +165,10 @@ MEASURED = "--graphs= --models=nmt --reward=measure "
     ("--microbatches=2", ["--microbatches=2", "split them with tfplace-ext"]),
     ("--max_in_flight=2", ["--max_in_flight=2", "traced already"]),
     ("--minutes=1 --iterations=9", ["--minutes=1", "--iterations=9"]),
+    (
+      "--max_decisions=9,many --graphs=/nowhere/*.json",
+      ["--max_decisions: 'many' is not a number"],
+    ),
     ("--recompute=all", ["--recompute=all is for the steps of"]),
     (
       f"{MEASURED}--cluster=workers:2 --microbatches=2",

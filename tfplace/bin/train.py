@@ -125,6 +125,7 @@ def _check(values: flags.FlagValues) -> None:
     choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
   policy_format.check_export_dir(values.export_dir)
+  _levels(values)
   training_graphs.check_microbatches(values)
   if values.elite is not None and values.strategy == "placeto":
     raise cli.UsageError(
