@@ -6,8 +6,8 @@ pre-trained weights are included.
 """
 
 import dataclasses
-import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -98,8 +98,7 @@ def build(
   for key, value in sizes.items():
     _check_size(name, key, value)
   family, preset = VARIANTS.get(name, (name, {}))
-  module, function = MODELS[family].split(":")
-  builder = getattr(importlib.import_module(module), function)
+  builder = pkgutil.resolve_name(MODELS[family])
   chosen = {
     key: parameter.default
     for key, parameter in inspect.signature(builder).parameters.items()
