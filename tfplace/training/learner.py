@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import zlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ import tensorflow as tf
 from tfplace.errors import TrainingError
 from tfplace.learned.policy_format import Exportable, PolicyInputs
 from tfplace.training.config import TrainConfig
-from tfplace.training.tasks import Task
+from tfplace.training.tasks import Task, checksum
 
 
 def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
@@ -204,11 +203,8 @@ class Learner(tf.Module, abc.ABC):
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns JSON, besides config and targets, that a resume must match."""
-    digest = 0
-    for seen in self.inputs:
-      for array in seen.tensors().values():
-        digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
-    return {"features": digest}
+    arrays = (x for seen in self.inputs for x in seen.tensors().values())
+    return {"features": checksum(arrays)}
 
   def _check_size(self, task: Task) -> None:
     count, most = task.decisions.num_decisions, self.max_decisions

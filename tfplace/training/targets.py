@@ -30,7 +30,7 @@ from tfplace.placers.registry import MICROBATCHED, get_placer
 from tfplace.placers.tracker import best_first
 from tfplace.simulate import Simulator
 from tfplace.training.config import TrainConfig
-from tfplace.training.tasks import Task
+from tfplace.training.tasks import Task, checksum
 
 FOLDER = "teachers"  # In the checkpoint directory.
 _SEARCH = "annealing"
@@ -217,17 +217,18 @@ def _kept(
 def _file_name(decisions: Decisions, about: object) -> str:
   problem = decisions.problem
   graph, cluster = problem.graph, problem.cluster
-  digest = zlib.crc32(f"{about}{cluster}{graph.names}".encode())
-  for array in (
-    decisions.decision_of,
-    problem.time_us,
-    graph.output_bytes,
-    graph.persistent_bytes,
-    graph.edge_src,
-    graph.edge_dst,
-    cluster.memory_bytes,
-    cluster.op_overhead_us,
-  ):
-    digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
+  digest = checksum(
+    (
+      decisions.decision_of,
+      problem.time_us,
+      graph.output_bytes,
+      graph.persistent_bytes,
+      graph.edge_src,
+      graph.edge_dst,
+      cluster.memory_bytes,
+      cluster.op_overhead_us,
+    ),
+    zlib.crc32(f"{about}{cluster}{graph.names}".encode()),
+  )
   name = f"{graph.name}.{cluster.name}.{decisions.num_decisions}"
   return f"{name.replace('/', '_')}.{digest:08x}.npz"

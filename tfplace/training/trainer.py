@@ -9,7 +9,6 @@ import math
 import os
 import pathlib
 import time
-import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -33,7 +32,7 @@ from tfplace.training.checkpoints import (
 from tfplace.training.config import TrainConfig
 from tfplace.training.learner import Step
 from tfplace.training.methods import learner_type
-from tfplace.training.tasks import Task
+from tfplace.training.tasks import Task, checksum
 
 _IMITATION_CHECKPOINT_EVERY = 50  # Gradient steps between checkpoints.
 
@@ -88,7 +87,7 @@ class Trainer:
       self.learner.set_weights(weights)
     self._state = JsonState({"done": 0, "history": [[] for _ in tasks]})
     self._checkpoints = None
-    self._log = None
+    self._log_dir, self._log = "", tf.summary.create_noop_writer()
     if config.checkpoint_dir is not None:
       self._checkpoints = Checkpoints(
         config.checkpoint_dir,
@@ -140,9 +139,8 @@ class Trainer:
         on_step(report)
     if self.done < self.total:
       self.save()
-    if self._log is not None:
-      with writing(self._log_dir):
-        self._log.flush()
+    with writing(self._log_dir):
+      self._log.flush()
 
   def _is_checkpoint(self, done: int) -> bool:
     every = self.config.checkpoint_every
@@ -202,8 +200,6 @@ class Trainer:
       task.baseline_us = saved["baseline_us"]
 
   def _write_scalars(self, report: Report, number: int) -> None:
-    if self._log is None:
-      return
     scalars = {"imitation_loss": report.loss}
     step = report.step
     if step is not None:
@@ -224,17 +220,11 @@ def _fingerprint(
   config: TrainConfig, tasks: Sequence[Task], weights: list
 ) -> dict[str, object]:
   """Returns what a resumed run must match; iterations may change."""
-  digest = 0
-  for task in tasks:
-    digest = zlib.crc32(np.ascontiguousarray(task.target).tobytes(), digest)
-  start = 0
-  for weight in weights:
-    start = zlib.crc32(weight.numpy().tobytes(), start)
   return {
     "settings": config.fingerprint(),
     "graphs": [task.decisions.problem.graph.name for task in tasks],
-    "targets": digest,
-    "first weights": start,
+    "targets": checksum(task.target for task in tasks),
+    "first weights": checksum(weight.numpy() for weight in weights),
   }
 
 

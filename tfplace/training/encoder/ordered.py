@@ -43,8 +43,7 @@ class OrderedConfig(EncoderConfig):
 class OrderedNetwork(Encoder):
   """Graph network with a head shared by all decisions and devices."""
 
-  def __init__(self, config: OrderedConfig | None = None) -> None:
-    config = config or OrderedConfig()
+  def __init__(self, config: OrderedConfig) -> None:
     super().__init__(config, "ordered_network")
     dense = tf.keras.layers.Dense
     self._context = dense(config.wide)
@@ -152,6 +151,7 @@ class OrderedLearner(EncoderLearner):
 
   network_type: ClassVar[type] = OrderedConfig
   network_class: ClassVar[type] = OrderedNetwork
+  actor_class: ClassVar[type] = OrderedActor
   changes: ClassVar[bool] = True
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
@@ -163,9 +163,6 @@ class OrderedLearner(EncoderLearner):
       lambda graph: (*self.policy(self._bank.get(graph)), *self.policy.head()),
       autograph=False,
     )
-
-  def _make_actor(self) -> OrderedActor:
-    return OrderedActor(self._bank, self.policy)
 
   def imitate(self, graph: int) -> float:
     """See `Learner`; the changes depend on the number of completed steps."""
