@@ -38,14 +38,14 @@ def pack_graph(graph: OpGraph) -> bytes:
     encoded = json.dumps(text, ensure_ascii=False).encode("utf-8")
   except (TypeError, ValueError) as error:
     raise FormatError(f"graph {graph.name!r}: {error}") from error
-  body = io.BytesIO()
-  np.savez(
-    body,
-    text=np.frombuffer(encoded, np.uint8),
+  arrays: dict[str, Any] = {
+    "text": np.frombuffer(encoded, np.uint8),
     **{name: getattr(graph, name) for name in _ARRAYS},
     **{name: [*getattr(graph, name).values()] for name in _BY_KIND},
-  )
-  content = body.getvalue()
+  }
+  archive = io.BytesIO()
+  np.savez(archive, **arrays)
+  content = archive.getvalue()
   return b"".join((_MAGIC, _DIGEST(content).digest(), content))
 
 
@@ -56,18 +56,11 @@ def unpack_graph(content: bytes) -> OpGraph:
     raise FormatError("packed graph: of no known version, or damaged")
   with np.load(io.BytesIO(body)) as archive:
     arrays = dict(archive)
-  text: dict[str, Any] = json.loads(arrays["text"].tobytes())
-  return OpGraph(
-    name=text["name"],
-    extra=text["extra"],
-    **{name: tuple(text[name]) for name in _NAMES},
-    **{name: arrays[name] for name in _ARRAYS},
-    **{
-      name: dict(zip(text[name], arrays[name], strict=True))
-      for name in _BY_KIND
-    },
-    **{
-      name: {int(number): extra for number, extra in text[name]}
-      for name in _BY_NUMBER
-    },
-  )
+  fields: dict[str, Any] = json.loads(arrays["text"].tobytes())
+  for name in _NAMES:
+    fields[name] = tuple(fields[name])
+  for name in _BY_KIND:
+    fields[name] = dict(zip(fields[name], arrays[name], strict=True))
+  for name in _BY_NUMBER:
+    fields[name] = dict(fields[name])
+  return OpGraph(**fields, **{name: arrays[name] for name in _ARRAYS})

@@ -173,11 +173,6 @@ class PlacementCallback(keras.callbacks.Callback):
     alone = self.model.steps_per_execution == 1
     self._clock.end(1 if alone else 0)
 
-  def _steps(self) -> int:
-    """Returns the number of training steps so far, of all fits."""
-    optimizers = state.optimizers(self.model)
-    return int(optimizers[0].iterations.numpy()) if optimizers else 0
-
   @property
   def _controller(self) -> Controller:
     controller = controller_of(self.model)
@@ -288,10 +283,11 @@ class PlacementCallback(keras.callbacks.Callback):
     self, before: LiveRun, run: LiveRun, kept: bool, error: str = ""
   ) -> None:
     """Records a trial and forgets the times of a placement taken back."""
-    ended = PlacementTrial(
-      self._steps(), before.median_us, run.median_us, kept, error
+    optimizers = state.optimizers(self.model)
+    steps = int(optimizers[0].iterations.numpy()) if optimizers else 0
+    self.trials.append(
+      PlacementTrial(steps, before.median_us, run.median_us, kept, error)
     )
-    self.trials.append(ended)
     self._before = None
     self._clock.restart(is_traced=not kept)
     if kept:

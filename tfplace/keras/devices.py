@@ -26,10 +26,9 @@ from tfplace.plan.plan import Plan
 # The bodies of these ops have their own devices and may take resources on
 # several devices, so a resource does not determine the device of the call.
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-LOOPS_AND_CALLS = frozenset(
-  {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
-  | {"PartitionedCall", "StatefulPartitionedCall"}
-)
+LOOPS_AND_CALLS = _CALLS | {
+  *("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
+}
 
 
 class DeviceFunction:
@@ -121,15 +120,13 @@ class DeviceFunction:
   def _input_device(self, op: tf.Operation) -> str | None:
     for tensor in op.inputs:
       source = self._source(tensor)
-      device = getattr(source, "device", None) or self._read_device(source)
+      device = getattr(source, "device", None)
+      if not device and hasattr(source, "op"):
+        # TensorFlow leaves the devices of variable reads unset.
+        device = self._resource_device(source.op)
       if device:
         return device
     return None
-
-  def _read_device(self, tensor: Any) -> str | None:
-    """Returns the device of a variable read, which TensorFlow leaves unset."""
-    op = getattr(tensor, "op", None)
-    return None if op is None else self._resource_device(op)
 
   def _resource_device(self, op: tf.Operation) -> str | None:
     for tensor in op.inputs:

@@ -60,11 +60,6 @@ def handle_key(variable: keras.Variable) -> int:
   return id(variable._value.handle)
 
 
-def device_of(variable: keras.Variable) -> str:
-  """Returns the full name of the device that holds `variable`."""
-  return variable._value.device
-
-
 def move(variable: keras.Variable, device: str) -> None:
   """Replaces the resource of `variable` by a copy on `device`.
 
@@ -285,10 +280,6 @@ class JitSwitch:
     self._off = True
     model.compile = self._compile_and_note
     self._apply()
-
-  def is_dropped(self) -> bool:
-    """Returns whether a compiled model requests XLA, which placements lack."""
-    return self.wanted and bool(self._model.compiled)
 
   def forbid(self) -> None:
     """Disables XLA for a placed model; Keras reports it on request."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfplace.errors import TrainingError
 from tfplace.learned.policy_format import Exportable, PolicyInputs
 from tfplace.training.config import TrainConfig
-from tfplace.training.tasks import Task, checksum
+from tfplace.training.tasks import Task
 
 
 def clipped(gradients: Sequence[tf.Tensor], max_norm: float) -> list[tf.Tensor]:
@@ -200,11 +200,6 @@ class Learner(tf.Module, abc.ABC):
       )
     for weight, value in zip(present, weights, strict=True):
       weight.assign(value)
-
-  def fingerprint(self) -> dict[str, Any]:
-    """Returns JSON, besides config and targets, that a resume must match."""
-    arrays = (x for seen in self.inputs for x in seen.tensors().values())
-    return {"features": checksum(arrays)}
 
   def _check_size(self, task: Task) -> None:
     count, most = task.decisions.num_decisions, self.max_decisions

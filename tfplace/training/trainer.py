@@ -21,6 +21,7 @@ from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
 from tfplace.learned import policies, policy_format
 from tfplace.learned.decisions import decisions_at
+from tfplace.learned.policy_format import PolicyInputs
 from tfplace.simulate import Simulator
 from tfplace.training import export, targets
 from tfplace.training.checkpoints import (
@@ -93,7 +94,7 @@ class Trainer:
         config.checkpoint_dir,
         self.learner.tracked(),
         self._state,
-        _fingerprint(config, self.tasks, weights) | self.learner.fingerprint(),
+        _fingerprint(config, self.tasks, weights, self.learner.inputs),
       )
       if self._checkpoints.restore():
         self._restore_tasks()
@@ -217,7 +218,10 @@ class Trainer:
 
 
 def _fingerprint(
-  config: TrainConfig, tasks: Sequence[Task], weights: list
+  config: TrainConfig,
+  tasks: Sequence[Task],
+  weights: list[tf.Variable],
+  inputs: Sequence[PolicyInputs],
 ) -> dict[str, object]:
   """Returns what a resumed run must match; iterations may change."""
   return {
@@ -225,6 +229,7 @@ def _fingerprint(
     "graphs": [task.decisions.problem.graph.name for task in tasks],
     "targets": checksum(task.target for task in tasks),
     "first weights": checksum(weight.numpy() for weight in weights),
+    "features": checksum(x for i in inputs for x in i.tensors().values()),
   }
 
 
