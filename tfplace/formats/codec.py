@@ -102,7 +102,7 @@ def _reader(hint: Any) -> _Reader:
     return functools.partial(from_json, typing.cast(type, hint))
   readers: dict[Any, _Reader] = {
     str: json_file.as_name,
-    float: functools.partial(json_file.as_number, most=math.inf),
+    float: json_file.as_number,
     int: _as_integer,
     bool: _as_bool,
   }
@@ -117,7 +117,7 @@ def _read_mapping(read: _Reader, value: Any, where: str) -> dict[str, Any]:
 
 
 def _as_integer(value: Any, where: str) -> int:
-  number = json_file.as_number(value, where, math.inf)
+  number = json_file.as_number(value, where)
   if not number.is_integer():
     raise FormatError(f"{where}: expected a whole number, found {shown(value)}")
   return int(number)

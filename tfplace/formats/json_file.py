@@ -171,8 +171,8 @@ def as_name(value: Any, where: str) -> str:
   return value
 
 
-def as_number(value: Any, where: str, most: float) -> float:
-  """Checks that a value is a finite number from 0 to `most`."""
+def as_number(value: Any, where: str) -> float:
+  """Checks that a value is a finite number of at least 0 and returns it."""
   if isinstance(value, bool) or not isinstance(value, int | float):
     raise FormatError(f"{where}: expected a number, found {shown(value)}")
   try:
@@ -183,8 +183,6 @@ def as_number(value: Any, where: str, most: float) -> float:
     raise FormatError(f"{where}: {shown(value)} is not finite")
   if number < 0:
     raise FormatError(f"{where}: {shown(value)} is negative")
-  if number > most:
-    raise FormatError(f"{where}: {shown(value)} is more than {most:g}")
   return number
 
 

@@ -315,14 +315,11 @@ def _parsed(every: Any) -> tuple[int, bool]:
   """Returns a number, and whether it counts steps instead of epochs."""
   if every == "epoch":
     return 1, False
-  if isinstance(every, str):
-    match = _STEPS.fullmatch(every)
-    if match:
-      return int(match[1]), True
-  else:
-    count = whole_number(every)
-    if count is not None and count >= 1:
-      return count, False
+  if isinstance(every, str) and (match := _STEPS.fullmatch(every)):
+    return int(match[1]), True
+  count = whole_number(every)
+  if count is not None and count >= 1:
+    return count, False
   raise TfplaceError(
     f"every is {every!r:.60}; it must be 'epoch', a number of epochs such as 2,"
     " or a number of steps such as '100 steps'"

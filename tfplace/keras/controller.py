@@ -74,15 +74,6 @@ class Controller:
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
     self._own = {n: v for n, v in vars(model).items() if n in (*_STEPS, "fit")}
     self._jit = state.JitSwitch(model)
-    self._attach()
-
-  @property
-  def _devices(self) -> Plan | None:
-    """Plan in force, or None if the model stays on one device."""
-    return None if self.plan is None or stays(self.plan) else self.plan
-
-  def _attach(self) -> None:
-    model = self._model
     for kind in KINDS:
       setattr(model, f"{kind}_step", self._wrapped(kind))
     model.placement = None
@@ -90,6 +81,11 @@ class Controller:
     setattr(model, _ATTRIBUTE, self)
     model.fit = self.trial.guarded(model.fit)
     state.reset_functions(model)
+
+  @property
+  def _devices(self) -> Plan | None:
+    """Plan in force, or None if the model stays on one device."""
+    return None if self.plan is None or stays(self.plan) else self.plan
 
   def detach(self) -> None:
     """Restores the model's own steps; variables stay on their devices."""

@@ -138,12 +138,11 @@ class DeviceFunction:
 
   def _source(self, tensor: Any) -> Any:
     """Follows a captured `tensor` to its source in the outermost graph."""
-    while not isinstance(tensor, tf.__internal__.EagerTensor):
-      if tensor.op.type != "Placeholder":
-        return tensor
+    eager = tf.__internal__.EagerTensor
+    while not isinstance(tensor, eager) and tensor.op.type == "Placeholder":
       outer = self._captured(tensor)
       if outer is None:
-        return tensor
+        break
       tensor = outer
     return tensor
 

@@ -208,9 +208,12 @@ def build(
     data: one batch in the form that `step` takes.
   """
   is_custom = has_custom_step(model, kind)
+  parts = [*model._flatten_layers()]
+  if kind == "train":
+    parts += optimizers(model)
   if kind != "predict" and not is_custom and model.compiled:
     model._symbolic_build(data_batch=data)
-  elif not _is_built(model, kind):
+  elif not all(part.built for part in parts):
     traced(step, data)
 
 
@@ -220,13 +223,6 @@ def has_custom_step(model: keras.Model, kind: str) -> bool:
   The training step determines which variables the optimizer updates.
   """
   return any(inputs.has_own_step(model, k) for k in {kind, "train"})
-
-
-def _is_built(model: keras.Model, kind: str) -> bool:
-  parts = list(model._flatten_layers())
-  if kind == "train":
-    parts += optimizers(model)
-  return all(part.built for part in parts)
 
 
 def traced(step: Callable[[Any], Any], data: Any) -> Any:
