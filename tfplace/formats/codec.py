@@ -97,7 +97,11 @@ def _reader(hint: Any) -> _Reader:
       for i, item in enumerate(json_file.as_list(value, where))
     )
   if origin is Mapping:
-    return functools.partial(_read_mapping, _reader(inner[1]))
+    each = _reader(inner[1])
+    return lambda value, where: {
+      json_file.as_name(key, where): each(item, f"{where}[{key!r}]")
+      for key, item in json_file.as_object(value, where).items()
+    }
   if dataclasses.is_dataclass(hint):
     return functools.partial(from_json, typing.cast(type, hint))
   readers: dict[Any, _Reader] = {
@@ -107,13 +111,6 @@ def _reader(hint: Any) -> _Reader:
     bool: _as_bool,
   }
   return readers[hint]
-
-
-def _read_mapping(read: _Reader, value: Any, where: str) -> dict[str, Any]:
-  return {
-    json_file.as_name(key, where): read(item, f"{where}[{key!r}]")
-    for key, item in json_file.as_object(value, where).items()
-  }
 
 
 def _as_integer(value: Any, where: str) -> int:

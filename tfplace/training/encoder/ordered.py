@@ -197,21 +197,16 @@ class OrderedLearner(EncoderLearner):
     decision, device = pairs.T
     choices = kept[None].repeat(1 + len(decision), 0)
     choices[np.arange(len(decision)), decision] = device
-    *step_us, base_us = self._simulated(task, choices)
+    # Changes are simulated, whatever rewards are, so that gains are exact. The
+    # task does not count them: a resumed run simulates them again.
+    simulator = task.evaluator
+    if not isinstance(simulator, Simulator):
+      simulator = Simulator(task.decisions.problem)
+    *step_us, base_us = simulator.step_times(task.decisions.to_devices(choices))
     with np.errstate(divide="ignore"):
       gain = np.log(base_us / np.array(step_us)) / _GAIN
     right = 1.0 / (1.0 + np.exp(-np.clip(gain, -30.0, 30.0)))
     return decision, device, right.astype(np.float32)
-
-  def _simulated(self, task: Task, choices: np.ndarray) -> np.ndarray:
-    """Simulates [B, N] choices, whatever rewards are: gains are exact.
-
-    The task does not count them: a resumed run simulates them again.
-    """
-    simulator = task.evaluator
-    if not isinstance(simulator, Simulator):
-      simulator = Simulator(task.decisions.problem)
-    return simulator.step_times(task.decisions.to_devices(choices))
 
   def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
     observed, candidates, kept, decision, device, right = given
