@@ -146,7 +146,7 @@ def test_slots_of_every_optimizer_lie_beside_their_variables(kind):
   np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
   assert found[-1] != found[0] or kind == "accumulated"
   for slot, owner in state.slots(model):
-    assert state.device_of(slot) == state.device_of(owner)
+    assert slot.value.device == owner.value.device
   # None is overlooked: what has the shape of a weight lies beside it.
   slots = {id(slot) for slot, _ in state.slots(model)}
   for optimizer in state.optimizers(model):

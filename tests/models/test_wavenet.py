@@ -31,5 +31,5 @@ def test_dilations_double_to_512_and_start_again():
   model = _tiny(stacks=2, layers_per_stack=12).model
   layers = [x for x in model.layers if x.name.startswith("stack")]
   one_stack = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1, 2]
-  assert [layer.dilation for layer in layers] == one_stack * 2
+  assert [layer.gated.dilation_rate[0] for layer in layers] == one_stack * 2
   assert layers[13].name == "stack_1_layer_1"

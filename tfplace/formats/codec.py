@@ -97,27 +97,24 @@ def _reader(hint: Any) -> _Reader:
       for i, item in enumerate(json_file.as_list(value, where))
     )
   if origin is Mapping:
-    return functools.partial(_read_mapping, _reader(inner[1]))
+    each = _reader(inner[1])
+    return lambda value, where: {
+      json_file.as_name(key, where): each(item, f"{where}[{key!r}]")
+      for key, item in json_file.as_object(value, where).items()
+    }
   if dataclasses.is_dataclass(hint):
     return functools.partial(from_json, typing.cast(type, hint))
   readers: dict[Any, _Reader] = {
     str: json_file.as_name,
-    float: functools.partial(json_file.as_number, most=math.inf),
+    float: json_file.as_number,
     int: _as_integer,
     bool: _as_bool,
   }
   return readers[hint]
 
 
-def _read_mapping(read: _Reader, value: Any, where: str) -> dict[str, Any]:
-  return {
-    json_file.as_name(key, where): read(item, f"{where}[{key!r}]")
-    for key, item in json_file.as_object(value, where).items()
-  }
-
-
 def _as_integer(value: Any, where: str) -> int:
-  number = json_file.as_number(value, where, math.inf)
+  number = json_file.as_number(value, where)
   if not number.is_integer():
     raise FormatError(f"{where}: expected a whole number, found {shown(value)}")
   return int(number)

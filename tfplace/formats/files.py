@@ -24,11 +24,6 @@ _NEVER_WRITTEN = {
 }
 
 
-def _new_name(folder: str) -> str:
-  # Short, because the target's name may have any length.
-  return os.path.join(folder, f".tfplace-{secrets.token_hex(8)}.part")
-
-
 @contextlib.contextmanager
 def new_folder(folder: str) -> Iterator[str]:
   """Creates a temporary folder, removed on exit unless it was moved.
@@ -36,7 +31,7 @@ def new_folder(folder: str) -> Iterator[str]:
   Raises:
     OSError: the folder cannot be created.
   """
-  with _removed(_new_name(folder)) as path:
+  with _new_name(folder) as path:
     os.mkdir(path)
     yield path
 
@@ -51,7 +46,7 @@ def new_file(folder: str, mode: int = 0o666) -> Iterator[tuple[str, int]]:
   Raises:
     OSError: the file cannot be created.
   """
-  with _removed(_new_name(folder)) as path:
+  with _new_name(folder) as path:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     handle = os.open(path, flags, mode)
     try:
@@ -61,7 +56,10 @@ def new_file(folder: str, mode: int = 0o666) -> Iterator[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def _removed(path: str) -> Iterator[str]:
+def _new_name(folder: str) -> Iterator[str]:
+  """Yields an unused name; what has it on exit is removed."""
+  # Short, because the target's name may have any length.
+  path = os.path.join(folder, f".tfplace-{secrets.token_hex(8)}.part")
   _mine.add(path)
   try:
     yield path
@@ -104,7 +102,7 @@ def put_folder(made: str, target: str) -> None:
   if not os.path.lexists(target):
     os.rename(made, target)
     return
-  with _removed(_new_name(os.path.dirname(target))) as old:
+  with _new_name(os.path.dirname(target)) as old:
     os.rename(target, old)
     try:
       os.rename(made, target)
@@ -124,7 +122,6 @@ def check_writable(path: Path) -> None:
   with _refusing(path):
     status = _status(path)
     if status is not None and not stat.S_ISREG(status.st_mode):
-      _check_kind(path, status)
       if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
       return
@@ -135,12 +132,6 @@ def check_writable(path: Path) -> None:
       )
     with new_file(folder):
       pass
-
-
-def _check_kind(path: Path, status: os.stat_result) -> None:
-  why = _NEVER_WRITTEN.get(stat.S_IFMT(status.st_mode))
-  if why is not None:
-    raise FormatError(f"{os.fspath(path)!r} is {why}")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -156,7 +147,6 @@ def write_bytes(path: Path, content: bytes) -> None:
     if status is None or stat.S_ISREG(status.st_mode):
       _replace(os.path.realpath(path), status, content)
     else:
-      _check_kind(path, status)
       with open(path, "wb") as file:
         file.write(content)
 
@@ -171,10 +161,15 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 def _status(path: Path) -> os.stat_result | None:
+  """Returns the status of a file that may be written, None if it is new."""
   try:
-    return os.stat(path)
+    status = os.stat(path)
   except FileNotFoundError:
     return None
+  why = _NEVER_WRITTEN.get(stat.S_IFMT(status.st_mode))
+  if why is not None:
+    raise FormatError(f"{os.fspath(path)!r} is {why}")
+  return status
 
 
 def _replace(

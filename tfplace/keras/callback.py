@@ -173,11 +173,6 @@ class PlacementCallback(keras.callbacks.Callback):
     alone = self.model.steps_per_execution == 1
     self._clock.end(1 if alone else 0)
 
-  def _steps(self) -> int:
-    """Returns the number of training steps so far, of all fits."""
-    optimizers = state.optimizers(self.model)
-    return int(optimizers[0].iterations.numpy()) if optimizers else 0
-
   @property
   def _controller(self) -> Controller:
     controller = controller_of(self.model)
@@ -288,10 +283,11 @@ class PlacementCallback(keras.callbacks.Callback):
     self, before: LiveRun, run: LiveRun, kept: bool, error: str = ""
   ) -> None:
     """Records a trial and forgets the times of a placement taken back."""
-    ended = PlacementTrial(
-      self._steps(), before.median_us, run.median_us, kept, error
+    optimizers = state.optimizers(self.model)
+    steps = int(optimizers[0].iterations.numpy()) if optimizers else 0
+    self.trials.append(
+      PlacementTrial(steps, before.median_us, run.median_us, kept, error)
     )
-    self.trials.append(ended)
     self._before = None
     self._clock.restart(is_traced=not kept)
     if kept:
@@ -319,14 +315,11 @@ def _parsed(every: Any) -> tuple[int, bool]:
   """Returns a number, and whether it counts steps instead of epochs."""
   if every == "epoch":
     return 1, False
-  if isinstance(every, str):
-    match = _STEPS.fullmatch(every)
-    if match:
-      return int(match[1]), True
-  else:
-    count = whole_number(every)
-    if count is not None and count >= 1:
-      return count, False
+  if isinstance(every, str) and (match := _STEPS.fullmatch(every)):
+    return int(match[1]), True
+  count = whole_number(every)
+  if count is not None and count >= 1:
+    return count, False
   raise TfplaceError(
     f"every is {every!r:.60}; it must be 'epoch', a number of epochs such as 2,"
     " or a number of steps such as '100 steps'"

@@ -74,15 +74,6 @@ class Controller:
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
     self._own = {n: v for n, v in vars(model).items() if n in (*_STEPS, "fit")}
     self._jit = state.JitSwitch(model)
-    self._attach()
-
-  @property
-  def _devices(self) -> Plan | None:
-    """Plan in force, or None if the model stays on one device."""
-    return None if self.plan is None or stays(self.plan) else self.plan
-
-  def _attach(self) -> None:
-    model = self._model
     for kind in KINDS:
       setattr(model, f"{kind}_step", self._wrapped(kind))
     model.placement = None
@@ -90,6 +81,11 @@ class Controller:
     setattr(model, _ATTRIBUTE, self)
     model.fit = self.trial.guarded(model.fit)
     state.reset_functions(model)
+
+  @property
+  def _devices(self) -> Plan | None:
+    """Plan in force, or None if the model stays on one device."""
+    return None if self.plan is None or stays(self.plan) else self.plan
 
   def detach(self) -> None:
     """Restores the model's own steps; variables stay on their devices."""
@@ -249,7 +245,7 @@ class Controller:
     is_placed = not stays(plan)
     if is_placed:
       why_no_jit = "" if self._compiles(plan) else _ONE_DEVICE
-    if why_no_jit and self._jit.is_dropped():
+    if why_no_jit and self._jit.wanted and self._model.compiled:
       self._note(why_no_jit)
     self._variables.unsettle()
     if recomputes or is_placed:
@@ -389,20 +385,16 @@ def apply(
       controller.put_in_force(plan)
 
 
-@contextlib.contextmanager
-def own_steps(model: keras.Model) -> Iterator[None]:
+def own_steps(model: keras.Model) -> contextlib.AbstractContextManager[None]:
   """Restores the own step functions of a model, which may be placed."""
   controller = controller_of(model)
-  context = None if controller is None else controller.own_steps()
-  with context or _planned_with(model, is_waiting=True):
-    yield
+  if controller is None:
+    return _planned_with(model, is_waiting=True)
+  return controller.own_steps()
 
 
 @contextlib.contextmanager
 def _planned_with(model: keras.Model, is_waiting: bool) -> Iterator[None]:
   """Allows the tracing of steps, also inside `tf.init_scope`."""
-  with (
-    devices.gradients_recorded(),
-    built_with(model, is_waiting),
-  ):
+  with devices.gradients_recorded(), built_with(model, is_waiting):
     yield

@@ -26,10 +26,9 @@ from tfplace.plan.plan import Plan
 # The bodies of these ops have their own devices and may take resources on
 # several devices, so a resource does not determine the device of the call.
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-LOOPS_AND_CALLS = frozenset(
-  {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"}
-  | {"PartitionedCall", "StatefulPartitionedCall"}
-)
+LOOPS_AND_CALLS = _CALLS | {
+  *("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase")
+}
 
 
 class DeviceFunction:
@@ -121,15 +120,13 @@ class DeviceFunction:
   def _input_device(self, op: tf.Operation) -> str | None:
     for tensor in op.inputs:
       source = self._source(tensor)
-      device = getattr(source, "device", None) or self._read_device(source)
+      device = getattr(source, "device", None)
+      if not device and hasattr(source, "op"):
+        # TensorFlow leaves the devices of variable reads unset.
+        device = self._resource_device(source.op)
       if device:
         return device
     return None
-
-  def _read_device(self, tensor: Any) -> str | None:
-    """Returns the device of a variable read, which TensorFlow leaves unset."""
-    op = getattr(tensor, "op", None)
-    return None if op is None else self._resource_device(op)
 
   def _resource_device(self, op: tf.Operation) -> str | None:
     for tensor in op.inputs:
@@ -141,12 +138,11 @@ class DeviceFunction:
 
   def _source(self, tensor: Any) -> Any:
     """Follows a captured `tensor` to its source in the outermost graph."""
-    while not isinstance(tensor, tf.__internal__.EagerTensor):
-      if tensor.op.type != "Placeholder":
-        return tensor
+    eager = tf.__internal__.EagerTensor
+    while not isinstance(tensor, eager) and tensor.op.type == "Placeholder":
       outer = self._captured(tensor)
       if outer is None:
-        return tensor
+        break
       tensor = outer
     return tensor
 

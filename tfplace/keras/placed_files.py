@@ -8,6 +8,7 @@ device for everything inside it.
 """
 
 import collections
+import copy
 import os
 import shutil
 from collections.abc import Mapping
@@ -61,8 +62,7 @@ def placed_graph_def(
 def _with_devices(
   traced: TracedStep, assignments: Mapping[str, str]
 ) -> tf.compat.v1.GraphDef:
-  result = tf.compat.v1.GraphDef()
-  result.CopyFrom(traced.graph_def)
+  result = copy.deepcopy(traced.graph_def)
   for node in result.node:
     if node.name not in assignments:
       raise ApplyError(
@@ -267,13 +267,9 @@ class FunctionPlacer:
     """Takes the `FunctionDefLibrary`, to which copies are added."""
     self._library = library
     self._placed: dict[Any, str] = {}
-    self._originals: dict[str, Any] = {}
-    for function in library.function:
-      copy = type(function)()
-      copy.CopyFrom(function)
-      self._originals[function.signature.name] = copy
-    self._used = set(self._originals)
     self._free = {f.signature.name: f for f in library.function}
+    self._originals: dict[str, Any] = copy.deepcopy(self._free)
+    self._used = set(self._originals)
 
   def place(self, name: str, devices: Mapping[NodePath, str]) -> str:
     """Places a function and all functions that it calls.

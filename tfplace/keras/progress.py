@@ -29,8 +29,10 @@ def check_verbose(verbose: str | int) -> int:
     TfplaceError: the value is not "auto", 0, 1 or 2.
   """
   if isinstance(verbose, str) and verbose == "auto":
-    is_interactive = keras.config.is_interactive_logging_enabled()
-    return 1 if is_interactive and _is_watched() else LOGGED
+    is_watched = keras.config.is_interactive_logging_enabled() and (
+      sys.stdout.isatty() or hasattr(sys, "ps1") or "ipykernel" in sys.modules
+    )
+    return 1 if is_watched else LOGGED
   if isinstance(verbose, bool | np.bool_):
     return int(verbose)
   number = whole_number(verbose)
@@ -39,12 +41,6 @@ def check_verbose(verbose: str | int) -> int:
       f"verbose is {shown(verbose)}; it must be 'auto', 0 or 1"
     )
   return int(bool(number))
-
-
-def _is_watched() -> bool:
-  return (
-    sys.stdout.isatty() or hasattr(sys, "ps1") or "ipykernel" in sys.modules
-  )
 
 
 def stage_display(model: str, verbose: int) -> ShowStage:

@@ -60,11 +60,6 @@ def handle_key(variable: keras.Variable) -> int:
   return id(variable._value.handle)
 
 
-def device_of(variable: keras.Variable) -> str:
-  """Returns the full name of the device that holds `variable`."""
-  return variable._value.device
-
-
 def move(variable: keras.Variable, device: str) -> None:
   """Replaces the resource of `variable` by a copy on `device`.
 
@@ -213,9 +208,12 @@ def build(
     data: one batch in the form that `step` takes.
   """
   is_custom = has_custom_step(model, kind)
+  parts = [*model._flatten_layers()]
+  if kind == "train":
+    parts += optimizers(model)
   if kind != "predict" and not is_custom and model.compiled:
     model._symbolic_build(data_batch=data)
-  elif not _is_built(model, kind):
+  elif not all(part.built for part in parts):
     traced(step, data)
 
 
@@ -225,13 +223,6 @@ def has_custom_step(model: keras.Model, kind: str) -> bool:
   The training step determines which variables the optimizer updates.
   """
   return any(inputs.has_own_step(model, k) for k in {kind, "train"})
-
-
-def _is_built(model: keras.Model, kind: str) -> bool:
-  parts = list(model._flatten_layers())
-  if kind == "train":
-    parts += optimizers(model)
-  return all(part.built for part in parts)
 
 
 def traced(step: Callable[[Any], Any], data: Any) -> Any:
@@ -285,10 +276,6 @@ class JitSwitch:
     self._off = True
     model.compile = self._compile_and_note
     self._apply()
-
-  def is_dropped(self) -> bool:
-    """Returns whether a compiled model requests XLA, which placements lack."""
-    return self.wanted and bool(self._model.compiled)
 
   def forbid(self) -> None:
     """Disables XLA for a placed model; Keras reports it on request."""

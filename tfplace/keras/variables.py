@@ -47,14 +47,12 @@ def keep_building_on_host(model: keras.Model) -> None:
   vars(model)[_WAITS] = True  # Past Keras' attribute tracking.
 
 
-@contextlib.contextmanager
-def built_with(model: keras.Model, is_waiting: bool) -> Iterator[None]:
+def built_with(
+  model: keras.Model, is_waiting: bool
+) -> contextlib.AbstractContextManager[None]:
   """Builds on the host if the model began there and waits for its plan."""
-  if is_waiting and _WAITS in vars(model):
-    with built_on_host():
-      yield
-  else:
-    yield
+  is_on_host = is_waiting and _WAITS in vars(model)
+  return built_on_host() if is_on_host else contextlib.nullcontext()
 
 
 class PlacedVariables:

@@ -199,74 +199,68 @@ class Cell:
   output: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class CellNetwork:
-  """Structure of a network of cells.
+def cell_network(
+  name: str,
+  normal: Cell,
+  reduction: Cell,
+  *,
+  cells: int,
+  filters: int,
+  image_size: int,
+  classes: int,
+) -> keras.Model:
+  """Builds a classifier of images [batch, image_size, image_size, 3].
 
-  Attributes:
+  Args:
+    name: Name of the model.
     normal: Cell that keeps the size of the image.
     reduction: Cell that halves the size and doubles the filters.
     cells: Number of normal cells. Reduction cells divide them into thirds.
     filters: Filters of the operations of the first normal cells.
+    image_size: Height and width in pixels.
+    classes: Number of labels.
+
+  Raises:
+    ExtractionError: The images are too small for the stem.
   """
-
-  normal: Cell
-  reduction: Cell
-  cells: int
-  filters: int
-
-  def model(self, name: str, image_size: int, classes: int) -> keras.Model:
-    """Builds a classifier of images [batch, image_size, image_size, 3].
-
-    Raises:
-      ExtractionError: The images are too small for the stem.
-    """
-    if image_size < _STEM_KERNEL:
-      raise ExtractionError(
-        f"model {name!r}: image_size must be at least {_STEM_KERNEL},"
-        f" not {image_size}"
-      )
-    images = keras.Input((image_size, image_size, 3), name="images")
-    stem = keras.layers.Conv2D(
-      _STEM_FILTERS, _STEM_KERNEL, strides=2, use_bias=False, name="stem_conv"
-    )(images)
-    outputs = [norm(stem, "stem_bn")]
-    filters = self.filters // 2**_STEM_CELLS
-    for _ in range(_STEM_CELLS):
-      self._append(outputs, self.reduction, filters)
+  check_image_size(name, image_size, _STEM_KERNEL)
+  images = keras.Input((image_size, image_size, 3), name="images")
+  stem = keras.layers.Conv2D(
+    _STEM_FILTERS, _STEM_KERNEL, strides=2, use_bias=False, name="stem_conv"
+  )(images)
+  outputs = [norm(stem, "stem_bn")]
+  filters //= 2**_STEM_CELLS
+  for _ in range(_STEM_CELLS):
+    _append(outputs, reduction, filters, 2)
+    filters *= 2
+  for number in range(cells):
+    if number in (cells // 3, 2 * cells // 3):
       filters *= 2
-    reductions = (self.cells // 3, 2 * self.cells // 3)
-    for number in range(self.cells):
-      if number in reductions:
-        filters *= 2
-        self._append(outputs, self.reduction, filters)
-      self._append(outputs, self.normal, filters)
-    value = keras.layers.Activation("relu", name="final_relu")(outputs[-1])
-    value = keras.layers.GlobalAveragePooling2D(name="final_pool")(value)
-    value = keras.layers.Dense(
-      classes, activation="softmax", name="predictions"
-    )(value)
-    return keras.Model(images, value, name=name)
-
-  def _append(
-    self, outputs: list[keras.KerasTensor], cell: Cell, filters: int
-  ) -> None:
-    before = outputs[-2] if len(outputs) > 1 else None
-    stride = 2 if cell is self.reduction else 1
-    number = len(outputs) - 1
-    outputs.append(_apply(cell, outputs[-1], before, filters, stride, number))
+      _append(outputs, reduction, filters, 2)
+    _append(outputs, normal, filters, 1)
+  value = keras.layers.Activation("relu", name="final_relu")(outputs[-1])
+  value = keras.layers.GlobalAveragePooling2D(name="final_pool")(value)
+  value = keras.layers.Dense(classes, activation="softmax", name="predictions")(
+    value
+  )
+  return keras.Model(images, value, name=name)
 
 
-def _apply(
-  cell: Cell,
-  value: keras.KerasTensor,
-  before: keras.KerasTensor | None,
-  filters: int,
-  stride: int,
-  number: int,
-) -> keras.KerasTensor:
+def check_image_size(name: str, image_size: int, least: int) -> None:
+  """Raises ExtractionError if images are too small for a model."""
+  if image_size < least:
+    raise ExtractionError(
+      f"model {name!r}: image_size must be at least {least}, not {image_size}"
+    )
+
+
+def _append(
+  outputs: list[keras.KerasTensor], cell: Cell, filters: int, stride: int
+) -> None:
+  """Applies a cell to the last two outputs and appends its own."""
+  value, number = outputs[-1], len(outputs) - 1
   scope = f"cell{number}"
-  before = _fitted(before, value, filters, f"{scope}_before")
+  before = _fitted(outputs, filters, f"{scope}_before")
   states = [activated_conv(value, filters, 1, f"{scope}_base"), before]
   for i, pair in enumerate(cell.sums):
     sides = [
@@ -286,18 +280,16 @@ def _apply(
     else halved(states[i], filters, f"{scope}_output{i}")
     for i in cell.output
   ]
-  return keras.layers.Concatenate(name=f"mixed{number}")(joined)
+  outputs.append(keras.layers.Concatenate(name=f"mixed{number}")(joined))
 
 
 def _fitted(
-  before: keras.KerasTensor | None,
-  value: keras.KerasTensor,
-  filters: int,
-  name: str,
+  outputs: list[keras.KerasTensor], filters: int, name: str
 ) -> keras.KerasTensor:
   """Resizes the output of the cell before the last to that of the last."""
-  if before is None:
-    return value
+  if len(outputs) == 1:
+    return outputs[0]
+  before, value = outputs[-2:]
   if before.shape[1] != value.shape[1]:
     return halved(before, filters, name)
   if channels(before) != filters:

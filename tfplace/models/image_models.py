@@ -10,24 +10,25 @@ pixels) and `classes` (number of labels).
 import keras
 import numpy as np
 
-from tfplace.errors import ExtractionError
-from tfplace.models.image_cells import Cell, CellNetwork, Edge
+from tfplace.models.image_cells import (
+  Cell,
+  Edge,
+  cell_network,
+  check_image_size,
+)
 from tfplace.models.lstm import Sampler
 
 
 def classifier(
-  model: keras.Model,
-  optimizer: keras.optimizers.Optimizer,
-  *,
-  batch_size: int,
-  image_size: int,
-  classes: int,
+  model: keras.Model, optimizer: keras.optimizers.Optimizer, batch_size: int
 ) -> tuple[keras.Model, Sampler]:
   """Compiles an image classifier and returns it with its batch sampler.
 
   The model maps images [batch, image_size, image_size, 3] to probabilities
   [batch, classes].
   """
+  shape = batch_size, *model.input_shape[1:]
+  classes = model.output_shape[-1]
   model.compile(
     optimizer=optimizer,
     loss=keras.losses.SparseCategoricalCrossentropy(),
@@ -35,14 +36,13 @@ def classifier(
   )
 
   def sample(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    shape = (batch_size, image_size, image_size, 3)
     images = rng.uniform(-1, 1, shape).astype(np.float32)
     return images, rng.integers(0, classes, batch_size, np.int32)
 
   return model, sample
 
 
-SMALLEST_IMAGE = 75  # limit of keras.applications; the paper uses 299
+_SMALLEST_IMAGE = 75  # limit of keras.applications; the paper uses 299
 
 
 def inception_v3(
@@ -57,22 +57,12 @@ def inception_v3(
   Raises:
     ExtractionError: The images are too small for the network.
   """
-  if image_size < SMALLEST_IMAGE:
-    raise ExtractionError(
-      f"model 'inception_v3': image_size must be at least {SMALLEST_IMAGE},"
-      f" not {image_size}"
-    )
+  check_image_size("inception_v3", image_size, _SMALLEST_IMAGE)
   model = keras.applications.InceptionV3(
     weights=None, input_shape=(image_size, image_size, 3), classes=classes
   )
   optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
-  return classifier(
-    model,
-    optimizer,
-    batch_size=batch_size,
-    image_size=image_size,
-    classes=classes,
-  )
+  return classifier(model, optimizer, batch_size)
 
 
 NASNET_NORMAL = Cell(
@@ -121,21 +111,17 @@ def nasnet(
       a multiple of 96.
   """
   filters = max(penultimate_filters // (4 * _PENULTIMATE_PER_FILTER), 1) * 4
-  network = CellNetwork(
+  model = cell_network(
+    "nasnet",
     NASNET_NORMAL,
     NASNET_REDUCTION,
     cells=3 * num_blocks,
     filters=filters,
-  )
-  model = network.model("nasnet", image_size, classes)
-  optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
-  return classifier(
-    model,
-    optimizer,
-    batch_size=batch_size,
     image_size=image_size,
     classes=classes,
   )
+  optimizer = keras.optimizers.RMSprop(0.045, rho=0.9, epsilon=1.0)
+  return classifier(model, optimizer, batch_size)
 
 
 # States and operations as in `model_specs.py` of github.com/tensorflow/tpu. Its
@@ -184,20 +170,16 @@ def amoebanet_d(
     filters: D, filters of the first normal cells; rounded down to a multiple of
       8.
   """
-  network = CellNetwork(
+  model = cell_network(
+    "amoebanet_d",
     AMOEBANET_NORMAL,
     AMOEBANET_REDUCTION,
     cells=cells,
     filters=max(filters // 8, 1) * 8,
-  )
-  model = network.model("amoebanet_d", image_size, classes)
-  optimizer = keras.optimizers.RMSprop(
-    0.015, rho=0.9, momentum=0.9, epsilon=1.0
-  )
-  return classifier(
-    model,
-    optimizer,
-    batch_size=batch_size,
     image_size=image_size,
     classes=classes,
   )
+  optimizer = keras.optimizers.RMSprop(
+    0.015, rho=0.9, momentum=0.9, epsilon=1.0
+  )
+  return classifier(model, optimizer, batch_size)

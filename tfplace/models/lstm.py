@@ -8,7 +8,7 @@ only the log-probability of each given word, so that no tensor of vocabulary
 width leaves the softmax.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -18,25 +18,25 @@ import tensorflow as tf
 Sampler = Callable[[np.random.Generator], tuple[Any, np.ndarray]]
 
 
-class Softmax(NamedTuple):
-  """Softmax weights: kernel [units, vocabulary], bias [vocabulary]."""
-
-  kernel: keras.Variable
-  bias: keras.Variable
+Variables = tuple[keras.Variable, keras.Variable]
 
 
 def add_softmax(
   layer: keras.layers.Layer, units: int, vocabulary: int
-) -> Softmax:
-  """Adds the weights of a softmax over the vocabulary to a layer."""
-  return Softmax(
+) -> Variables:
+  """Adds the weights of a softmax over the vocabulary to a layer.
+
+  Returns:
+    Kernel [units, vocabulary] and bias [vocabulary].
+  """
+  return (
     layer.add_weight((units, vocabulary), name="softmax_kernel"),
     layer.add_weight((vocabulary,), initializer="zeros", name="softmax_bias"),
   )
 
 
 def word_scorer(
-  softmax: Softmax,
+  softmax: Variables,
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
   """Reads the softmax weights once and returns a scoring function.
 
@@ -44,8 +44,7 @@ def word_scorer(
   log-probabilities of the words. Its ops are in the name scope `softmax`.
   """
   with tf.name_scope("softmax"):
-    kernel = tf.convert_to_tensor(softmax.kernel)
-    bias = tf.convert_to_tensor(softmax.bias)
+    kernel, bias = map(tf.convert_to_tensor, softmax)
 
   def score(output: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
     with tf.name_scope("softmax"):
@@ -61,41 +60,51 @@ def word_loss(weights: tf.Tensor, log_probabilities: tf.Tensor) -> tf.Tensor:
   return -tf.reduce_sum(weights * log_probabilities, axis=-1)
 
 
-def random_words(
-  rng: np.random.Generator, vocabulary: int, shape: tuple[int, ...]
-) -> np.ndarray:
-  """Samples int32 words uniformly."""
-  return rng.integers(0, vocabulary, shape, np.int32)
-
-
-def language_model(
+def scoring_model(
   name: str,
   scorer: keras.layers.Layer,
   optimizer: keras.optimizers.Optimizer,
   *,
+  lengths: Mapping[str, int],
   batch_size: int,
-  length: int,
-  vocabulary: int,
   is_fixed: bool = False,
 ) -> tuple[keras.Model, Sampler]:
-  """Builds a compiled language model and its batch sampler.
+  """Builds a compiled model that scores words, and its batch sampler.
 
-  A batch is `(words, weights)`: int32 [batch_size, length + 1], whose first
-  word is given, and float32 [batch_size, length]. `scorer` maps words to the
-  log-probabilities of all words but the first. The model accepts other batch
-  sizes unless `is_fixed`.
+  A batch is `(words, weights)`: int32 [batch_size, length] per input, and
+  float32 [batch_size, length - 1] for the last one, whose first word is given.
+
+  Args:
+    name: Name of the model, the first scope of the op names.
+    scorer: Layer from the inputs to the log-probabilities of all words of the
+      last input but the first. Its `vocabulary` is the number of words.
+    optimizer: Optimizer of the model.
+    lengths: Input name -> words per sentence.
+    batch_size: Sentences per step.
+    is_fixed: Whether the model accepts no other batch size.
   """
-  words = keras.Input(
-    (length + 1,), batch_size if is_fixed else None, dtype="int32", name="words"
-  )
-  model = keras.Model(words, scorer(words), name=name)
+  size = batch_size if is_fixed else None
+  inputs = [
+    keras.Input((length,), size, dtype="int32", name=key)
+    for key, length in lengths.items()
+  ]
+  model = keras.Model(_only(inputs), scorer(*inputs), name=name)
   model.compile(optimizer=optimizer, loss=word_loss, jit_compile=False)
+  weights_shape = batch_size, [*lengths.values()][-1] - 1
 
-  def sample(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    words = random_words(rng, vocabulary, (batch_size, length + 1))
-    return words, np.ones((batch_size, length), np.float32)
+  def sample(rng: np.random.Generator) -> tuple[Any, np.ndarray]:
+    words = [
+      rng.integers(0, scorer.vocabulary, (batch_size, length), np.int32)
+      for length in lengths.values()
+    ]
+    return _only(words), np.ones(weights_shape, np.float32)
 
   return model, sample
+
+
+def _only(values: list[Any]) -> Any:
+  """Returns the only value of a list, or the list if there are several."""
+  return values[0] if len(values) == 1 else values
 
 
 class Cell(NamedTuple):
@@ -149,11 +158,6 @@ def zero_state(words: tf.Tensor, units: int) -> State:
   """Returns the initial state for words [batch, length]."""
   zeros = tf.zeros((tf.shape(words)[0], units))
   return State(zeros, zeros)
-
-
-def residual(layer: int, value: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
-  """Adds a residual connection from the third layer on (arXiv 1609.08144)."""
-  return output + value if layer >= 2 else output
 
 
 @keras.saving.register_keras_serializable("tfplace")
@@ -229,13 +233,10 @@ def rnnlm(
     vocabulary: Number of words.
     length: Predicted words per sentence.
   """
-  scorer = LanguageModel(layers, units, vocabulary, name="language_model")
-  optimizer = keras.optimizers.Adam(1e-3)
-  return language_model(
+  return scoring_model(
     "rnnlm",
-    scorer,
-    optimizer,
+    LanguageModel(layers, units, vocabulary, name="language_model"),
+    keras.optimizers.Adam(1e-3),
+    lengths={"words": length + 1},
     batch_size=batch_size,
-    length=length,
-    vocabulary=vocabulary,
   )

@@ -17,7 +17,7 @@ from tfplace.errors import ExtractionError
 from tfplace.models.lstm import (
   Sampler,
   add_softmax,
-  language_model,
+  scoring_model,
   word_scorer,
 )
 from tfplace.models.transformer_layer import TransformerLayer, span
@@ -146,12 +146,11 @@ def transformer_xl(
     memory=memory,
     name="segments",
   )
-  return language_model(
+  return scoring_model(
     "transformer_xl",
     scorer,
     keras.optimizers.Adam(2.5e-4),
+    lengths={"words": segments * length + 1},
     batch_size=batch_size,
-    length=segments * length,
-    vocabulary=vocabulary,
     is_fixed=True,
   )

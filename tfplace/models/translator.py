@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfplace.errors import ExtractionError
@@ -23,9 +22,7 @@ from tfplace.models.lstm import (
   State,
   add_softmax,
   lstm_step,
-  random_words,
-  residual,
-  word_loss,
+  scoring_model,
   word_scorer,
   zero_state,
 )
@@ -118,7 +115,7 @@ class Translator(keras.layers.Layer):
         for i, layer in enumerate(self.encoder):
           with tf.name_scope(layer.name):
             states[i] = lstm_step([value], states[i], cells[i])
-            value = residual(i, value, states[i].output)
+            value = _residual(i, value, states[i].output)
             if i == 0 and backward:
               value = tf.concat([value, backward[step].output], axis=1)
       outputs.append(value)
@@ -148,7 +145,7 @@ class Translator(keras.layers.Layer):
         for i, layer in enumerate(self.decoder):
           with tf.name_scope(layer.name):
             states[i] = lstm_step([value, context], states[i], cells[i])
-            value = residual(i, value, states[i].output)
+            value = _residual(i, value, states[i].output)
           if i == 0:
             context = attend(value)
         scores.append(score(value, words[step + 1]))
@@ -174,32 +171,9 @@ class Translator(keras.layers.Layer):
     return attend
 
 
-def translation_model(
-  name: str,
-  translator: Translator,
-  optimizer: keras.optimizers.Optimizer,
-  *,
-  batch_size: int,
-  length: int,
-) -> tuple[keras.Model, Sampler]:
-  """Builds a compiled model around a translator and its batch sampler.
-
-  A batch has `batch_size` pairs of sentences of `length` words. `name` is the
-  first scope of the op names.
-  """
-  source = keras.Input((length,), dtype="int32", name="source")
-  target = keras.Input((length + 1,), dtype="int32", name="target")
-  model = keras.Model([source, target], translator(source, target), name=name)
-  model.compile(optimizer=optimizer, loss=word_loss, jit_compile=False)
-
-  def sample(rng: np.random.Generator) -> tuple[list, np.ndarray]:
-    words = [
-      random_words(rng, translator.vocabulary, (batch_size, n))
-      for n in (length, length + 1)
-    ]
-    return words, np.ones((batch_size, length), np.float32)
-
-  return model, sample
+def _residual(layer: int, value: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+  """Adds a residual connection from the third layer on (arXiv 1609.08144)."""
+  return output + value if layer >= 2 else output
 
 
 def nmt(
@@ -226,10 +200,12 @@ def nmt(
     vocabulary: Number of words of each language.
     length: Words of a source sentence, and of a target sentence.
   """
-  translator = Translator(layers, units, vocabulary, name="translator")
-  optimizer = keras.optimizers.Adam(1e-3)
-  return translation_model(
-    "nmt", translator, optimizer, batch_size=batch_size, length=length
+  return scoring_model(
+    "nmt",
+    Translator(layers, units, vocabulary, name="translator"),
+    keras.optimizers.Adam(1e-3),
+    lengths={"source": length, "target": length + 1},
+    batch_size=batch_size,
   )
 
 
@@ -261,10 +237,12 @@ def gnmt(
     raise ExtractionError(
       f"model 'gnmt': layers must be at least 2, not {layers}"
     )
-  translator = Translator(
-    layers, units, vocabulary, bidirectional=True, name="translator"
-  )
-  optimizer = keras.optimizers.Adam(2e-4)
-  return translation_model(
-    "gnmt", translator, optimizer, batch_size=batch_size, length=length
+  return scoring_model(
+    "gnmt",
+    Translator(
+      layers, units, vocabulary, bidirectional=True, name="translator"
+    ),
+    keras.optimizers.Adam(2e-4),
+    lengths={"source": length, "target": length + 1},
+    batch_size=batch_size,
   )

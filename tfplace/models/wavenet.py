@@ -39,8 +39,7 @@ class GatedLayer(keras.layers.Layer):
     **kwargs: Any,
   ) -> None:
     super().__init__(**kwargs)
-    self.dilation, self.channels = dilation, channels
-    self.skip_channels, self.last = skip_channels, last
+    self.channels, self.last = channels, last
     self.gated = keras.layers.Conv1D(
       2 * channels,
       _TAPS,

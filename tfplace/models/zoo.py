@@ -6,8 +6,8 @@ pre-trained weights are included.
 """
 
 import dataclasses
-import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -96,10 +96,12 @@ def build(
   if batch_size is not None:
     sizes["batch_size"] = batch_size
   for key, value in sizes.items():
-    _check_size(name, key, value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+      raise ExtractionError(
+        f"model {name!r}: {key} must be a positive integer, not {value!r}"
+      )
   family, preset = VARIANTS.get(name, (name, {}))
-  module, function = MODELS[family].split(":")
-  builder = getattr(importlib.import_module(module), function)
+  builder = pkgutil.resolve_name(MODELS[family])
   chosen = {
     key: parameter.default
     for key, parameter in inspect.signature(builder).parameters.items()
@@ -112,10 +114,3 @@ def build(
   chosen.update({**preset, **sizes})
   model, sampler = builder(**chosen)
   return ZooModel(name, model, chosen["batch_size"], chosen, sampler)
-
-
-def _check_size(name: str, key: str, value: int) -> None:
-  if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-    raise ExtractionError(
-      f"model {name!r}: {key} must be a positive integer, not {value!r}"
-    )

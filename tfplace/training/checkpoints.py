@@ -86,18 +86,14 @@ class Checkpoints:
       raise TrainingError(
         f"checkpoint directory {self._directory!r} cannot be made: {error}"
       ) from error
-    self._manager = self._open()
-
-  def _open(self) -> tf.train.CheckpointManager:
-    """Opens the manager; unlike TensorFlow, rejects an invalid index."""
     index = os.path.join(self._directory, "checkpoint")
     with _reading(index):
-      manager = tf.train.CheckpointManager(
+      self._manager = tf.train.CheckpointManager(
         self._checkpoint, self._directory, max_to_keep=2
       )
-    if manager.latest_checkpoint is None and os.path.lexists(index):
+    # TensorFlow ignores an invalid index.
+    if self._manager.latest_checkpoint is None and os.path.lexists(index):
       raise TrainingError(f"{index!r} is no index of checkpoints")
-    return manager
 
   def restore(self) -> bool:
     """Restores the latest checkpoint; returns False if there is none.

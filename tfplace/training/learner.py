@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import zlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -201,14 +200,6 @@ class Learner(tf.Module, abc.ABC):
       )
     for weight, value in zip(present, weights, strict=True):
       weight.assign(value)
-
-  def fingerprint(self) -> dict[str, Any]:
-    """Returns JSON, besides config and targets, that a resume must match."""
-    digest = 0
-    for seen in self.inputs:
-      for array in seen.tensors().values():
-        digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
-    return {"features": digest}
 
   def _check_size(self, task: Task) -> None:
     count, most = task.decisions.num_decisions, self.max_decisions

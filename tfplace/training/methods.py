@@ -1,6 +1,6 @@
 """Learners of the learned strategies."""
 
-import importlib
+import pkgutil
 from typing import Any
 
 from tfplace.learned import find_method
@@ -25,5 +25,4 @@ def learner_type(strategy: str) -> Any:
   """
   find_method(strategy)
   check_training_process()
-  module, name = LEARNERS[strategy].split(":")
-  return getattr(importlib.import_module(module), name)
+  return pkgutil.resolve_name(LEARNERS[strategy])

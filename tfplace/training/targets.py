@@ -23,14 +23,14 @@ from tfplace.graph import symmetry
 from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import Result
 from tfplace.graph.problem import Problem
-from tfplace.graph.protocols import Evaluator, Placer
+from tfplace.graph.protocols import Evaluator
 from tfplace.learned import policies
 from tfplace.learned.decisions import Decisions, group_decisions
 from tfplace.placers.registry import MICROBATCHED, get_placer
 from tfplace.placers.tracker import best_first
 from tfplace.simulate import Simulator
 from tfplace.training.config import TrainConfig
-from tfplace.training.tasks import Task
+from tfplace.training.tasks import Task, checksum
 
 FOLDER = "teachers"  # In the checkpoint directory.
 _SEARCH = "annealing"
@@ -141,22 +141,20 @@ def find_bases(problem: Problem, config: TrainConfig) -> np.ndarray:
   rules = MICROBATCHED if problem.graph.num_microbatches > 1 else _RULES
   ruled = _results(simulator, rules, config.seed, (_RULE_S, None))
   results = [best_first(ruled)[0]]
-
-  def search(placer: Placer, budget: Budget) -> None:
+  searches: list[tuple[float, int | None]] = [
+    (_SEARCH_S, evaluations) for evaluations in _SEARCHES
+  ]
+  if config.search_s > 0.0:
+    searches.append((config.search_s, None))
+  for seconds, evaluations in searches:
+    if evaluations is None and config.init_from is not None:
+      # A policy gains less on what annealing has changed than on rules.
+      is_shipped = config.init_from == policies.SHIPPED_NAME
+      placer = get_placer("auto", None if is_shipped else config.init_from)
+    else:
+      placer = get_placer(_SEARCH, start=results[-1].placement.devices[None])
+    budget = Budget(seconds, evaluations)
     results.append(placer.place(problem, simulator, budget, config.seed))
-
-  def annealing() -> Placer:
-    return get_placer(_SEARCH, start=results[-1].placement.devices[None])
-
-  for evaluations in _SEARCHES:
-    search(annealing(), Budget(_SEARCH_S, evaluations))
-  if config.search_s > 0.0 and config.init_from is None:
-    search(annealing(), Budget(config.search_s))
-  elif config.search_s > 0.0:
-    # A policy gains less on what annealing has changed than on rules.
-    asked = config.init_from
-    asked = None if asked == policies.SHIPPED_NAME else asked
-    search(get_placer("auto", asked), Budget(config.search_s))
   return np.stack([result.placement.devices for result in best_first(results)])
 
 
@@ -217,17 +215,18 @@ def _kept(
 def _file_name(decisions: Decisions, about: object) -> str:
   problem = decisions.problem
   graph, cluster = problem.graph, problem.cluster
-  digest = zlib.crc32(f"{about}{cluster}{graph.names}".encode())
-  for array in (
-    decisions.decision_of,
-    problem.time_us,
-    graph.output_bytes,
-    graph.persistent_bytes,
-    graph.edge_src,
-    graph.edge_dst,
-    cluster.memory_bytes,
-    cluster.op_overhead_us,
-  ):
-    digest = zlib.crc32(np.ascontiguousarray(array).tobytes(), digest)
+  digest = checksum(
+    (
+      decisions.decision_of,
+      problem.time_us,
+      graph.output_bytes,
+      graph.persistent_bytes,
+      graph.edge_src,
+      graph.edge_dst,
+      cluster.memory_bytes,
+      cluster.op_overhead_us,
+    ),
+    zlib.crc32(f"{about}{cluster}{graph.names}".encode()),
+  )
   name = f"{graph.name}.{cluster.name}.{decisions.num_decisions}"
   return f"{name.replace('/', '_')}.{digest:08x}.npz"

@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import math
+import zlib
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -77,6 +79,13 @@ class Task:
     """Makes the best placement the target, with devices named by first use."""
     if self.best is not None:
       self.target = symmetry.by_first_use(self.best, self.classes)
+
+
+def checksum(arrays: Iterable[np.ndarray], digest: int = 0) -> int:
+  """Computes the CRC-32 of the bytes of arrays, continued from `digest`."""
+  for array in arrays:
+    digest = zlib.crc32(array.tobytes(), digest)
+  return digest
 
 
 def log_rewards(step_us: np.ndarray, baseline_us: float) -> np.ndarray:

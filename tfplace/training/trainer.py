@@ -9,7 +9,6 @@ import math
 import os
 import pathlib
 import time
-import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,6 +21,7 @@ from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
 from tfplace.learned import policies, policy_format
 from tfplace.learned.decisions import decisions_at
+from tfplace.learned.policy_format import PolicyInputs
 from tfplace.simulate import Simulator
 from tfplace.training import export, targets
 from tfplace.training.checkpoints import (
@@ -33,7 +33,7 @@ from tfplace.training.checkpoints import (
 from tfplace.training.config import TrainConfig
 from tfplace.training.learner import Step
 from tfplace.training.methods import learner_type
-from tfplace.training.tasks import Task
+from tfplace.training.tasks import Task, checksum
 
 _IMITATION_CHECKPOINT_EVERY = 50  # Gradient steps between checkpoints.
 
@@ -88,13 +88,13 @@ class Trainer:
       self.learner.set_weights(weights)
     self._state = JsonState({"done": 0, "history": [[] for _ in tasks]})
     self._checkpoints = None
-    self._log = None
+    self._log_dir, self._log = "", tf.summary.create_noop_writer()
     if config.checkpoint_dir is not None:
       self._checkpoints = Checkpoints(
         config.checkpoint_dir,
         self.learner.tracked(),
         self._state,
-        _fingerprint(config, self.tasks, weights) | self.learner.fingerprint(),
+        _fingerprint(config, self.tasks, weights, self.learner.inputs),
       )
       if self._checkpoints.restore():
         self._restore_tasks()
@@ -140,9 +140,8 @@ class Trainer:
         on_step(report)
     if self.done < self.total:
       self.save()
-    if self._log is not None:
-      with writing(self._log_dir):
-        self._log.flush()
+    with writing(self._log_dir):
+      self._log.flush()
 
   def _is_checkpoint(self, done: int) -> bool:
     every = self.config.checkpoint_every
@@ -202,8 +201,6 @@ class Trainer:
       task.baseline_us = saved["baseline_us"]
 
   def _write_scalars(self, report: Report, number: int) -> None:
-    if self._log is None:
-      return
     scalars = {"imitation_loss": report.loss}
     step = report.step
     if step is not None:
@@ -221,20 +218,18 @@ class Trainer:
 
 
 def _fingerprint(
-  config: TrainConfig, tasks: Sequence[Task], weights: list
+  config: TrainConfig,
+  tasks: Sequence[Task],
+  weights: list[tf.Variable],
+  inputs: Sequence[PolicyInputs],
 ) -> dict[str, object]:
   """Returns what a resumed run must match; iterations may change."""
-  digest = 0
-  for task in tasks:
-    digest = zlib.crc32(np.ascontiguousarray(task.target).tobytes(), digest)
-  start = 0
-  for weight in weights:
-    start = zlib.crc32(weight.numpy().tobytes(), start)
   return {
     "settings": config.fingerprint(),
     "graphs": [task.decisions.problem.graph.name for task in tasks],
-    "targets": digest,
-    "first weights": start,
+    "targets": checksum(task.target for task in tasks),
+    "first weights": checksum(weight.numpy() for weight in weights),
+    "features": checksum(x for i in inputs for x in i.tensors().values()),
   }
 
 

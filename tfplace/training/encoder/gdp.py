@@ -37,8 +37,7 @@ class PlacementNetwork(Encoder):
   devices. Follows GDP (arXiv 1910.01578); the device-aware scorer is ours.
   """
 
-  def __init__(self, config: NetworkConfig | None = None) -> None:
-    config = config or NetworkConfig()
+  def __init__(self, config: NetworkConfig) -> None:
     super().__init__(config, "placement_network")
     self._pair_units = config.pair_units
     dense = tf.keras.layers.Dense
@@ -97,9 +96,7 @@ class GdpLearner(EncoderLearner):
 
   network_type: ClassVar[type] = NetworkConfig
   network_class: ClassVar[type] = PlacementNetwork
-
-  def _make_actor(self) -> GdpActor:
-    return GdpActor(self._bank, self.policy)
+  actor_class: ClassVar[type] = GdpActor
 
   def imitate(self, graph: int) -> float:
     target = self._tasks[graph].target.astype(np.int32)

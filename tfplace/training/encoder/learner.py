@@ -39,6 +39,7 @@ class EncoderLearner(Learner):
   """
 
   network_class: ClassVar[type]
+  actor_class: ClassVar[type]  # A `PlacementActor`.
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
     super().__init__(tasks, config)
@@ -47,7 +48,7 @@ class EncoderLearner(Learner):
     self.policy = self._make_network()
     most = max(seen.num_decisions for seen in self.inputs)
     self.policy.recomputes = most > _RECOMPUTE_ABOVE
-    actor = self._make_actor()
+    actor = self.actor_class(self._bank, self.policy)
     self._ppo = agent.PlacementAgent(self._bank, actor, config)
     self.imitation_optimizer = self._adam(IMITATION_RATE)
     self._updates = tf.Variable(0, name="updates")
@@ -65,10 +66,6 @@ class EncoderLearner(Learner):
     )
 
   # Methods in which the policies differ.
-
-  @abc.abstractmethod
-  def _make_actor(self) -> agent.PlacementActor:
-    """Builds the actor around `policy`."""
 
   @abc.abstractmethod
   def _sample(

@@ -43,8 +43,7 @@ class OrderedConfig(EncoderConfig):
 class OrderedNetwork(Encoder):
   """Graph network with a head shared by all decisions and devices."""
 
-  def __init__(self, config: OrderedConfig | None = None) -> None:
-    config = config or OrderedConfig()
+  def __init__(self, config: OrderedConfig) -> None:
     super().__init__(config, "ordered_network")
     dense = tf.keras.layers.Dense
     self._context = dense(config.wide)
@@ -152,6 +151,7 @@ class OrderedLearner(EncoderLearner):
 
   network_type: ClassVar[type] = OrderedConfig
   network_class: ClassVar[type] = OrderedNetwork
+  actor_class: ClassVar[type] = OrderedActor
   changes: ClassVar[bool] = True
 
   def __init__(self, tasks: list[Task], config: TrainConfig) -> None:
@@ -163,9 +163,6 @@ class OrderedLearner(EncoderLearner):
       lambda graph: (*self.policy(self._bank.get(graph)), *self.policy.head()),
       autograph=False,
     )
-
-  def _make_actor(self) -> OrderedActor:
-    return OrderedActor(self._bank, self.policy)
 
   def imitate(self, graph: int) -> float:
     """See `Learner`; the changes depend on the number of completed steps."""
@@ -200,21 +197,16 @@ class OrderedLearner(EncoderLearner):
     decision, device = pairs.T
     choices = kept[None].repeat(1 + len(decision), 0)
     choices[np.arange(len(decision)), decision] = device
-    *step_us, base_us = self._simulated(task, choices)
+    # Changes are simulated, whatever rewards are, so that gains are exact. The
+    # task does not count them: a resumed run simulates them again.
+    simulator = task.evaluator
+    if not isinstance(simulator, Simulator):
+      simulator = Simulator(task.decisions.problem)
+    *step_us, base_us = simulator.step_times(task.decisions.to_devices(choices))
     with np.errstate(divide="ignore"):
       gain = np.log(base_us / np.array(step_us)) / _GAIN
     right = 1.0 / (1.0 + np.exp(-np.clip(gain, -30.0, 30.0)))
     return decision, device, right.astype(np.float32)
-
-  def _simulated(self, task: Task, choices: np.ndarray) -> np.ndarray:
-    """Simulates [B, N] choices, whatever rewards are: gains are exact.
-
-    The task does not count them: a resumed run simulates them again.
-    """
-    simulator = task.evaluator
-    if not isinstance(simulator, Simulator):
-      simulator = Simulator(task.decisions.problem)
-    return simulator.step_times(task.decisions.to_devices(choices))
 
   def _imitation_loss(self, graph: tf.Tensor, *given: tf.Tensor) -> tf.Tensor:
     observed, candidates, kept, decision, device, right = given

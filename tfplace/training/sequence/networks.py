@@ -240,10 +240,14 @@ class RnnNetwork(tf.Module):
   def _decoded(
     self, given: Tensors, noise: tf.Tensor, choices: tf.Tensor | None = None
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    steps, allowed = self._embed(given)[None], given["allowed"][None]
+    steps, allowed = self._steps(given)
     return self._seq2seq(
       steps, given["device"], allowed, noise, choices=choices
     )
+
+  def _steps(self, given: Tensors) -> tuple[tf.Tensor, ...]:
+    """Returns what `_seq2seq` reads and the devices allowed, of each step."""
+    return self._embed(given)[None], given["allowed"][None]
 
   def _embed(self, given: Tensors) -> tf.Tensor:
     embedded = self._types(given["types"])
@@ -288,13 +292,8 @@ class HierarchicalNetwork(RnnNetwork):
     filled = tf.cast(members > 0, tf.float32)
     return [groups, dataclasses.replace(devices, weight=filled)]
 
-  def _decoded(
-    self, given: Tensors, noise: tf.Tensor, choices: tf.Tensor | None = None
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    steps, allowed, _ = self.groups(given)
-    return self._seq2seq(
-      steps, given["device"], allowed, noise, choices=choices
-    )
+  def _steps(self, given: Tensors) -> tuple[tf.Tensor, ...]:
+    return self.groups(given)[:2]
 
   def groups(self, given: Tensors) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Describes the groups of [B, N] `grouping`.
