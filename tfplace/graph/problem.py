@@ -219,9 +219,7 @@ class Problem:
   @functools.cached_property
   def fastest_us(self) -> np.ndarray:
     """[num_ops] float64 time of each op on its fastest kind in the cluster."""
-    return (
-      np.nanmin(self.time_us, axis=1) if self.graph.num_ops else np.zeros(0)
-    )
+    return np.nanmin(self.time_us, axis=1)
 
   @property
   def lower_bound_us(self) -> float:
@@ -231,8 +229,6 @@ class Problem:
   @functools.cached_property
   def simple_bound_us(self) -> float:
     """Lower bound by rule 7 (bound) of docs/simulation.md."""
-    if not self.graph.num_ops:
-      return 0.0
     devices = self.cluster.num_devices
     busy_ops = int(np.count_nonzero(self.fastest_us > 0))
     overhead = max(0, busy_ops - devices) * self.cluster.op_overhead_us.min()
@@ -242,7 +238,7 @@ class Problem:
   @functools.cached_property
   def earliest_start_us(self) -> np.ndarray:
     """[num_ops] earliest starts; communication and overhead are free."""
-    return paths.downward_ranks(self.graph, self.fastest_us)
+    return paths.longest_paths(self.graph, self.fastest_us[self.graph.edge_src])
 
   @functools.cached_property
   def starts(self) -> tuple[np.ndarray, np.ndarray]:
