@@ -82,18 +82,8 @@ def measured_problem(
     measured_costs.STEP_NOISE: measured_costs.noise_of(graph),
   }
   timed = dataclasses.replace(problem.graph, time_us=times, extra=extra)
-  cluster = _with_overhead(problem.cluster, graph.extra[_OVERHEAD])
+  cluster = profiling.with_overheads(problem.cluster, graph.extra[_OVERHEAD])
   return Problem(timed, cluster, order=problem.order)
-
-
-def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
-  devices = tuple(
-    dataclasses.replace(
-      d, op_overhead_us=overhead_us.get(d.kind, d.op_overhead_us)
-    )
-    for d in cluster.devices
-  )
-  return dataclasses.replace(cluster, devices=devices)
 
 
 def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:

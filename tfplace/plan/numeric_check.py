@@ -181,8 +181,6 @@ def _batch(traced: TracedStep) -> dict[str, np.ndarray]:
         value = rng.random(feed.shape).astype(feed.dtype.as_numpy_dtype)
       elif feed.dtype == tf.string:
         value = np.full(feed.shape, b"", object)
-      elif feed.dtype == tf.bool:
-        value = rng.integers(0, 2, feed.shape).astype(bool)
       else:
         kind = feed.dtype.as_numpy_dtype
         value = rng.integers(0, 2, feed.shape).astype(kind)

@@ -136,7 +136,6 @@ def search(
       config,
       left_s,
       start=config.init_placement,
-      order=config.order,
       max_evaluations=config.max_evaluations,
       tolerance=config.tolerance_of(problem),
     )
@@ -157,7 +156,6 @@ def find_placement(
   seconds: float,
   *,
   start: Placement | Mapping[str, str] | None,
-  order: str,
   max_evaluations: int | None,
   tolerance: float = 0.0,
 ) -> Result:
@@ -171,7 +169,7 @@ def find_placement(
     max_evaluations=max_evaluations,
     init_placement=start,
     tolerance=tolerance,
-    order=order,
+    order=config.order,
     gap=config.gap,
     dask=config.workers,
   )

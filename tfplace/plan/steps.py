@@ -14,6 +14,7 @@ from tfplace.graph.progress import Progress, silent
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, PlanConfig, StepOptions
 from tfplace.plan.graph_cache import GraphCache
+from tfplace.plan.graph_keys import content_key
 from tfplace.plan.source import (
   GRAPH,
   ModelSource,
@@ -115,8 +116,13 @@ class Steps:
   def _key(self, variant: VariantConfig) -> str | None:
     if self.cache is None:
       return None
-    costs, units = self.config.costs, self.compile_units
-    return self.source.key(variant, self.cluster, costs, units)
+    return content_key(
+      self.source,
+      self.cluster,
+      variant,
+      costs=self.config.costs,
+      compile_units=self.compile_units,
+    )
 
 
 def compiles(source: ModelSource, cluster: Cluster, config: PlanConfig) -> bool:

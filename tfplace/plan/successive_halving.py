@@ -332,7 +332,6 @@ class SuccessiveHalving:
           config,
           seconds,
           start=None if start is None else start.placement,
-          order=config.order,
           max_evaluations=self._spend_evaluations(share),
         )
     except InfeasibleError as error:

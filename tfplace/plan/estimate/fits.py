@@ -17,7 +17,7 @@ from tfplace.graph.order import AUTO
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
-from tfplace.plan.estimate.cards import MAX_DEVICES, Card
+from tfplace.plan.estimate.cards import MAX_DEVICES, Card, main_kind
 from tfplace.simulate import Schedule, Simulator
 
 # Placers of a step on several devices, tried in order, with a limit in seconds.
@@ -85,7 +85,7 @@ class OneDevice:
 
 def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
   """Simulates a step with everything on one device that can run there."""
-  kind = card.one_kind(graph)
+  kind = card.kind or main_kind(graph, card.cluster)
   cluster = card.with_devices(1, kind)
   problem = on_cards_only(graph, cluster, (kind,))
   device = next(i for i, d in enumerate(cluster.devices) if d.kind == kind)
