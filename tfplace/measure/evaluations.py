@@ -68,16 +68,11 @@ def _extra(reply: messages.StepReply) -> dict[str, Any]:
   }
   if reply.high_water_bytes:
     extra["high_water_bytes"] = dict(reply.high_water_bytes)
-  broken = _non_finite(reply)
-  if broken:
-    extra["non_finite"] = broken
-  return extra
-
-
-def _non_finite(reply: messages.StepReply) -> list[str]:
-  """Lists the fetches with a NaN or infinity in the first or last step."""
   values = (*reply.first_values.items(), *reply.last_values.items())
-  return list(dict.fromkeys(n for n, v in values if not _finite(v)))
+  broken = dict.fromkeys(name for name, v in values if not _finite(v))
+  if broken:
+    extra["non_finite"] = list(broken)
+  return extra
 
 
 def _finite_scalars(values: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -44,7 +44,7 @@ def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
     MeasurementError: a card is in no table and reports no compute capability.
   """
   names = sorted(
-    (name for name in limits if host.kind_and_number(name)[0] == "GPU"),
+    (name for name in limits if host.kind_of(name) == "GPU"),
     key=host.kind_and_number,
   )
   owners = []

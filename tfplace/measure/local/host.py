@@ -77,6 +77,11 @@ def kind_and_number(device: str) -> tuple[str, int]:
   return (match[1], int(match[2])) if match else ("", 0)
 
 
+def kind_of(device: str) -> str:
+  """Returns the kind in ".../device:GPU:1", "GPU"; "" for other names."""
+  return kind_and_number(device)[0]
+
+
 def gpus_first(device: str) -> tuple[bool, int]:
   """Returns a sort key for GPUs first, since placers prefer first devices."""
   kind, number = kind_and_number(device)
