@@ -134,14 +134,11 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
   graph = relaxed.problem.graph
   offsets, edges = graph.out_csr if backward else graph.in_csr
   ends = graph.edge_dst if backward else graph.edge_src
-  order = graph.topological_order
-  order = np.ascontiguousarray(order[::-1] if backward else order)
-  rank = graph.topological_position
+  order, rank = graph.topological_order, graph.topological_position
+  links, spare = relaxed.links, np.zeros_like(relaxed.gap_us)
   if backward:
-    rank = len(order) - 1 - rank
-  spare = np.zeros_like(relaxed.gap_us)
-  if backward:
-    spare = relaxed.gap_us - relaxed.overhead_us
+    order, rank = np.ascontiguousarray(order[::-1]), len(order) - 1 - rank
+    links, spare = links.T.copy(), relaxed.gap_us - relaxed.overhead_us
   return Flow(
     order,
     rank,
@@ -151,7 +148,7 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
     relaxed.gap_us[graph.edge_src[edges]],
     relaxed.time_us,
     relaxed.time_us + relaxed.gap_us,
-    relaxed.links.T.copy() if backward else relaxed.links,
+    links,
     relaxed.problem.group_of,
     spare,
   )

@@ -156,8 +156,7 @@ class VariantConfig:
     CPUs count where there are no other devices. A whole step, and a variant
     that has `devices`, stay as they are.
     """
-    is_cpu = [device.is_cpu for device in cluster.devices]
-    hosts = cluster.hosts[~np.array(is_cpu) | all(is_cpu)]
+    hosts = cluster.hosts[~cluster.is_cpu | cluster.is_cpu.all()]
     if self.is_whole or self.devices or len(hosts) == 1:
       return self
     devices = np.bincount(hosts)

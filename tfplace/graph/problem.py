@@ -156,8 +156,7 @@ class Problem:
     """[num_ops, num_devices] bool; True where the op may run."""
     allowed = self.has_kernel
     if self.off_cpu is not None:
-      is_cpu = [device.is_cpu for device in self.cluster.devices]
-      allowed &= ~(self.off_cpu[:, np.newaxis] & is_cpu)
+      allowed &= ~(self.off_cpu[:, np.newaxis] & self.cluster.is_cpu)
     return allowed
 
   @property

@@ -59,8 +59,7 @@ def step_request(
     if in_order:
       control_edges.enforce_order(graph_def, placement)
   initial = with_initializers(traced, graph_def)
-  values = feed_values(traced)
-  _hold_inputs(initial.graph_def, traced, values)
+  _hold_inputs(initial.graph_def, traced)
   if optimized:
     _keep_inputs(initial.graph_def, traced)
   return messages.StepRequest(
@@ -74,11 +73,8 @@ def step_request(
   )
 
 
-def _hold_inputs(
-  graph_def: tf.compat.v1.GraphDef,
-  traced: TracedStep,
-  values: Mapping[str, np.ndarray],
-) -> None:
+def _hold_inputs(graph_def: tf.compat.v1.GraphDef, traced: TracedStep) -> None:
+  values = feed_values(traced)
   for node in graph_def.node:
     feed = traced.feeds.get(node.name)
     if feed is None:

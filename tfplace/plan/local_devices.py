@@ -143,7 +143,7 @@ _measured_links: dict[tuple[str, ...], tuple[Link, ...]] = {}
 def lacks_links(cluster: Cluster) -> bool:
   """Returns whether the links of `local_cluster` can be measured."""
   is_described = cluster.extra.get("links") == _DESCRIBED
-  return is_described and any(not d.is_cpu for d in cluster.devices)
+  return is_described and not cluster.is_cpu.all()
 
 
 def with_measured_links(cluster: Cluster, on_stage: Progress) -> Cluster:

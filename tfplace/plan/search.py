@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from tfplace import bounds, placers
 from tfplace.cost.uncertainty import surest, with_intervals
 from tfplace.errors import TfplaceError
@@ -111,10 +109,8 @@ def single_of(results: Sequence[Result]) -> Result | None:
 
 def is_on_cpus(result: Result) -> bool:
   """Returns whether CPUs do all the work although there are other devices."""
-  devices = result.placement.problem.cluster.devices
-  is_cpu = [device.is_cpu for device in devices]
-  used = result.placement.devices
-  return not all(is_cpu) and bool(np.array(is_cpu)[used].all())
+  is_cpu = result.placement.problem.cluster.is_cpu
+  return not is_cpu.all() and bool(is_cpu[result.placement.devices].all())
 
 
 def search(

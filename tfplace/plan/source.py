@@ -71,8 +71,7 @@ class ModelSource:
 
   def is_compiled_on(self, cluster: Cluster) -> bool:
     """Returns whether Keras compiles the step, as on hosts with GPUs."""
-    has_gpus = any(not device.is_cpu for device in cluster.devices)
-    return self.kind == "keras_model" and has_gpus
+    return self.kind == "keras_model" and not cluster.is_cpu.all()
 
   def loaded(self, on_stage: Progress = silent) -> "ModelSource":
     """Returns the source with its Keras model, for several traces.

@@ -15,12 +15,7 @@ from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, PlanConfig, StepOptions
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
-from tfplace.plan.source import (
-  GRAPH,
-  ModelSource,
-  check_variant,
-  open_source,
-)
+from tfplace.plan.source import GRAPH, ModelSource, check_variant, open_source
 from tfplace.plan.stages import Stages
 from tfplace.plan.variants import StepVariant
 
