@@ -130,8 +130,7 @@ def reached(
 
 
 def smallest_first(
-  before: Mapping[int, Iterable[int]],
-  key: Callable[[int], float] = float,
+  before: Mapping[int, Iterable[int]], key: Callable[[int], float] = float
 ) -> list[int]:
   """Returns the topological order that takes the ready node of least key.
 

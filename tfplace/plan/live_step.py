@@ -85,10 +85,7 @@ def measured_problems(
 
 
 def _kept(
-  problem: Problem,
-  live: "LiveStep",
-  folder: pathlib.Path,
-  on_stage: Progress,
+  problem: Problem, live: "LiveStep", folder: pathlib.Path, on_stage: Progress
 ) -> Problem:
   """Loads the stored problem, or measures its costs."""
   names = f"{problem.graph.name}.{problem.cluster.name}"

@@ -235,9 +235,7 @@ def _perturbed(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _difference(
-  reference: _Outcome,
-  rounded: Sequence[_Outcome],
-  outcome: _Outcome,
+  reference: _Outcome, rounded: Sequence[_Outcome], outcome: _Outcome
 ) -> str:
   """Describes a difference beyond rounding; "" if there is none."""
   noise = max((abs(r.loss - reference.loss) for r in rounded), default=0.0)

@@ -69,10 +69,7 @@ class Outcome:
     results = [result for result in known if result is not None]
     return min(
       results,
-      key=lambda r: (
-        is_on_cpus(r),
-        self.evaluation_of(r).step_time_us,
-      ),
+      key=lambda r: (is_on_cpus(r), self.evaluation_of(r).step_time_us),
       default=None,
     )
 

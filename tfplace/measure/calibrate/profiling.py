@@ -86,10 +86,7 @@ Run: TypeAlias = Callable[
 
 
 def profile(
-  problem: Problem,
-  traced: TracedStep,
-  workers: runtime.Runtime,
-  **options: Any,
+  problem: Problem, traced: TracedStep, workers: runtime.Runtime, **options: Any
 ) -> Profile:
   """Runs the step on one device of each kind and times its ops.
 

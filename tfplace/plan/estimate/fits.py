@@ -106,12 +106,7 @@ class Fit(NamedTuple):
 
 
 def smallest_fit(
-  card: Card,
-  one: OneDevice,
-  config: VariantConfig,
-  *,
-  first: int,
-  most: int,
+  card: Card, one: OneDevice, config: VariantConfig, *, first: int, most: int
 ) -> SmallestFit | None:
   """Finds the fewest devices of a card, `first` to `most`, that hold a step.
 
