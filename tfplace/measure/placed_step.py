@@ -5,16 +5,12 @@ optimized step, they are defaults of placeholders, since Grappler computes in
 advance what follows from constants.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfplace.extraction.traced import (
-  FeedSpec,
   TracedStep,
-  VariableSpec,
   feed_values,
   with_initializers,
 )
@@ -99,18 +95,3 @@ def _keep_inputs(graph_def: tf.compat.v1.GraphDef, traced: TracedStep) -> None:
     node.input.insert(0, value.name)
     node.attr["shape"].shape.CopyFrom(shape)
     del node.attr["value"]
-
-
-def held_bytes(
-  traced: TracedStep, assignments: Mapping[str, str]
-) -> dict[str, float]:
-  """Sums bytes of variables and inputs, held for the whole step, by device."""
-  result: dict[str, float] = {}
-  specs: Mapping[str, VariableSpec | FeedSpec]
-  specs = {**traced.variables, **traced.feeds}
-  for name, spec in specs.items():
-    if name in assignments:
-      size = float(np.prod(spec.shape, dtype=np.float64)) * spec.dtype.size
-      device = assignments[name]
-      result[device] = result.get(device, 0.0) + size
-  return result

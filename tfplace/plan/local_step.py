@@ -155,8 +155,7 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
   in_order = placement.problem.order != ARRIVAL
   reply = _run(traced, placement, in_order=in_order, **counts)
-  held = placed_step.held_bytes(traced, placement.assignments)
-  return evaluations.evaluation(placement, reply, held)
+  return evaluations.evaluation(traced, placement, reply)
 
 
 def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:
