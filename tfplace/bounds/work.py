@@ -37,9 +37,7 @@ def work_prices(
     The bound in microseconds, and the [num_classes] price of one device.
   """
   spent, held = _group_costs(relaxed)
-  with_memory = bool(
-    held.any() and held.sum() > 0.5 * relaxed.memory_bytes.min()
-  )
+  with_memory = bool(held.sum() > 0.5 * relaxed.memory_bytes.min())
   if len(relaxed.size) == 2 and not with_memory:
     price, rent = _two_prices(relaxed, spent), np.zeros(2)
   else:
@@ -48,9 +46,8 @@ def work_prices(
     )
   best = _values(spent, price, held[:, np.newaxis] * rent).sum()
   free = _last_gaps_us(relaxed, price)
-  if with_memory:
-    finite = np.where(rent > 0, relaxed.memory_bytes, 0.0)
-    free += float((rent * finite).sum())
+  finite = np.where(rent > 0, relaxed.memory_bytes, 0.0)
+  free += float((rent * finite).sum())
   return max(0.0, float(best) - free), price
 
 
@@ -89,9 +86,7 @@ def _group_costs(relaxed: Relaxed) -> tuple[np.ndarray, np.ndarray]:
   problem = relaxed.problem
   spent = np.zeros((problem.num_groups, len(relaxed.size)))
   np.add.at(spent, problem.group_of, relaxed.time_us + relaxed.gap_us)
-  held = np.bincount(
-    problem.group_of, problem.graph.persistent_bytes, problem.num_groups
-  )
+  held = problem.group_persistent_bytes
   used = (np.where(np.isfinite(spent), spent, 0).sum(axis=1) > 0) | (held > 0)
   return spent[used], held[used]
 

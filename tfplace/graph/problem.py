@@ -192,6 +192,13 @@ class Problem:
     return all_of_group(self.group_of, self.allowed, self.num_groups)
 
   @functools.cached_property
+  def group_persistent_bytes(self) -> np.ndarray:
+    """[num_groups] float64 bytes that each group holds for the whole step."""
+    return np.bincount(
+      self.group_of, self.graph.persistent_bytes, self.num_groups
+    )
+
+  @functools.cached_property
   def allowed_sets(self) -> tuple[np.ndarray, np.ndarray]:
     """Distinct sets of devices that groups may run on.
 
