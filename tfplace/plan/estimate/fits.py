@@ -61,8 +61,6 @@ class OneDevice:
   @property
   def least_devices(self) -> int:
     """Devices that the bytes held during the whole step need."""
-    if math.isinf(self.memory_bytes):
-      return 1
     here = self.schedule.placement.devices == self.device
     held = float(self.problem.graph.persistent_bytes[here].sum())
     return max(1, math.ceil(held / max(self.memory_bytes, 1.0)))
@@ -137,7 +135,7 @@ def placed(
   Each placement is simulated; one that does not fit is None.
   """
   memory = sum(d.memory_bytes for d in cluster.devices if d.kind in kinds)
-  if float(graph.persistent_bytes.sum()) > memory and not math.isinf(memory):
+  if float(graph.persistent_bytes.sum()) > memory:
     return None
   problem = on_cards_only(graph, cluster, kinds)
   for strategy in _STRATEGIES:
