@@ -25,7 +25,7 @@ from tfplace.graph.recompute import RecomputeConfig
 from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import graph_cache, graph_keys
 from tfplace.plan.config import PlanConfig
-from tfplace.plan.source import open_source
+from tfplace.plan.source import ModelSource, open_source
 from tfplace.plan.steps import Steps
 
 if TYPE_CHECKING:
@@ -94,17 +94,17 @@ class Graphs:
   def _load(self, microbatches: VariantConfig) -> None:
     model = trained(self.name)
     cache = graph_cache.GraphCache(self.cache_dir) if self.cache_dir else None
+    source = ModelSource(
+      "module",
+      str(_MODULE),
+      batch_size=model.batch_size,
+      sizes={f"{self.name} {self.precision}": 1},
+    )
     began, traced = time.perf_counter(), None
     for name in self.clusters:
       cluster = self.find(name)
       key = cache and graph_keys.content_key(
-        "module",
-        str(_MODULE),
-        cluster,
-        batch_size=model.batch_size,
-        sizes={f"{self.name} {self.precision}": 1},
-        compile_units=self.compile_units,
-        variant=microbatches,
+        source, cluster, microbatches, compile_units=self.compile_units
       )
       graph = cache.load(key) if cache and key else None
       if graph is None:

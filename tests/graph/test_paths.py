@@ -18,11 +18,11 @@ def diamond():
   return build_graph("diamond", ops, edges)
 
 
-def test_downward_ranks_are_the_earliest_starts():
+def test_longest_paths_of_producers_are_the_earliest_starts():
   graph = diamond()
   # o3 waits for o2, which ends at 1 + 4.
-  ranks = paths.downward_ranks(graph, graph.time_us["GPU"])
-  assert ranks.tolist() == [0.0, 1.0, 1.0, 5.0]
+  starts = paths.longest_paths(graph, graph.time_us["GPU"][graph.edge_src])
+  assert starts.tolist() == [0.0, 1.0, 1.0, 5.0]
 
 
 def test_upward_ranks_with_and_without_communication():

@@ -98,7 +98,7 @@ def test_logical_gpus_share_the_memory_of_the_first(monkeypatch):
     assert local.device_names == tuple(
       PREFIX + name for name in ("GPU:0", "GPU:1", "CPU:0")
     )
-    assert local.device_memory_bytes(PREFIX + "GPU:1") == 450 * 2**20
+    assert local._device(PREFIX + "GPU:1").memory_bytes == 450 * 2**20
     # Only the process with both describes them, and only once.
     local.stop()
     local.start()

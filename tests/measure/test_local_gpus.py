@@ -152,6 +152,15 @@ def test_an_unknown_card_is_measured_and_told_in_a_line(
   ]
 
 
+def test_parts_of_a_measured_card_are_equal(host_of, monkeypatch):
+  # The figures of a card are cached, so every part gets the same dict.
+  monkeypatch.setattr(gpus, "measured_card", lambda *_: (A10G, 4.0))
+  host_of(("NVIDIA A10G", (8, 6), [11, 11]))
+  devices = local_cluster().devices[:2]
+  # Each has half of the 160 cores.
+  assert [d.extra["hardware"]["num_cores"] for d in devices] == [80, 80]
+
+
 def test_a_card_without_capability_is_refused(host_of):
   host_of(("Radeon", None, [16]))
   with pytest.raises(MeasurementError, match=r"'Radeon'.*cluster file"):

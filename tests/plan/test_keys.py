@@ -7,10 +7,13 @@ from importlib import metadata
 
 import pytest
 
-from tfplace.graph.microbatches import VariantConfig
+from tfplace.cost import registry
+from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.hardware.presets import cluster_preset
+from tfplace.measure.local import host
 from tfplace.plan import graph_keys
 from tfplace.plan.graph_keys import content_key
+from tfplace.plan.source import ModelSource
 
 K80 = cluster_preset("k80x2")
 
@@ -22,13 +25,21 @@ def fresh():
   graph_keys._software.cache_clear()
 
 
-def zoo(cluster=K80, name="nmt", **asked):
-  asked = {"batch_size": 4, "sizes": {"length": 3}, **asked}
-  return content_key("model", name, cluster, **asked)
+SOURCE = ModelSource("model", "nmt", batch_size=4, sizes={"length": 3})
+
+
+def zoo(cluster=K80, variant=WHOLE, costs=None, compile_units=False, **source):
+  return content_key(
+    dataclasses.replace(SOURCE, **source),
+    cluster,
+    variant,
+    costs=costs or registry.DEFAULT,
+    compile_units=compile_units,
+  )
 
 
 def of_file(path, kind="graph_def"):
-  return content_key(kind, str(path), K80)
+  return content_key(ModelSource(kind, str(path)), K80)
 
 
 def with_devices(**changes):
@@ -93,7 +104,7 @@ def test_the_host_changes_the_key(monkeypatch, tmp_path):
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
   seen.add(zoo())
   (tmp_path / "nvidiactl").write_text("")
-  monkeypatch.setattr(graph_keys, "_GPU_FILES", (str(tmp_path / "nvidiactl"),))
+  monkeypatch.setattr(host, "_DRIVERS", (str(tmp_path / "nvidiactl"),))
   seen.add(zoo())
   monkeypatch.setenv("KERAS_HOME", str(tmp_path))
   (tmp_path / "keras.json").write_text('{"floatx": "float16"}')

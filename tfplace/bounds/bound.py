@@ -33,17 +33,13 @@ class Bound:
 
   Attributes:
     us: bound in microseconds; at least `Problem.simple_bound_us`.
-    argument: argument that proves it.
     by_argument: argument -> microseconds that it proves: "simple" (rule 7
       (bound) of docs/simulation.md), "work" (divisible, with the speed of each
       kind) and "path" (heads and tails with transfers).
-    seconds: duration of the proof.
   """
 
   us: float
-  argument: str
   by_argument: Mapping[str, float]
-  seconds: float
 
 
 def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
@@ -73,8 +69,7 @@ def lower_bound(problem: Problem, at_most_s: float = math.inf) -> Bound:
       took_s = left_s - (at_most_s - (time.perf_counter() - began))
   safe = {k: v * (1 - ROUNDING) for k, v in proven_us.items() if np.isfinite(v)}
   safe[SIMPLE] = proven_us[SIMPLE]
-  argument = max(safe, key=lambda key: safe[key])
-  return Bound(safe[argument], argument, safe, time.perf_counter() - began)
+  return Bound(max(safe.values()), safe)
 
 
 def tightened(problem: Problem, at_most_s: float = math.inf) -> Problem:

@@ -263,7 +263,7 @@ def _gather(
         # that it feeds.
         end_us = least_end(flow, head, u)
         waiting = heap.push(series.entries, waiting, -end_us, -flow.rank[u])
-      _relax_edge(flow, op, c, root, i, series.near, series.far)
+      _relax_edge(flow, op, c, root, i, series)
     if waiting == 0 or count == reach or size == _SIZES * reach:
       break
     op = np.int64(flow.order[-series.entries[0].key])
@@ -279,13 +279,7 @@ def _gather(
 
 @helper
 def _relax_edge(
-  flow: Flow,
-  op: Index,
-  c: int,
-  root: Index,
-  edge: int,
-  near: np.ndarray,
-  far: np.ndarray,
+  flow: Flow, op: Index, c: int, root: Index, edge: int, series: _Series
 ) -> None:
   """Propagates the path times from `op` to the root over an edge into `op`.
 
@@ -293,6 +287,7 @@ def _relax_edge(
   start of the root if both share a device, `far[w, k]` if w is on another
   device, of class k.
   """
+  near, far = series.near, series.far
   num_classes = far.shape[1]
   u = flow.before[edge]
   together = flow.group_of[u] == flow.group_of[op]

@@ -42,8 +42,8 @@ def group_bytes(problem: Problem) -> np.ndarray:
   # Adding a very short time to a late one may lose it to rounding.
   takes_time = np.nan_to_num(problem.time_us) > 1e-12 * serial_us(problem)
   np.maximum.at(most, group_of, np.where(takes_time, running[:, None], 0.0))
-  held = np.bincount(group_of, graph.persistent_bytes, problem.num_groups)
-  return np.where(problem.group_allowed, most + held[:, None], np.inf)
+  held = problem.group_persistent_bytes[:, None]
+  return np.where(problem.group_allowed, most + held, np.inf)
 
 
 def _check_groups(problem: Problem) -> None:
@@ -63,7 +63,7 @@ def _check_groups(problem: Problem) -> None:
   if graph.colocation[op] >= 0:
     name = graph.colocation_names[graph.colocation[op]]
     what = f"colocation group {name!r} ({what} and others)"
-  held = graph.persistent_bytes[problem.group_of == group].sum()
+  held = problem.group_persistent_bytes[group]
   smaller = "a smaller batch or " if need[group, device] > held else ""
   raise InfeasibleError(
     f"no placement of graph {graph.name!r} fits in memory: {what} needs"
@@ -80,10 +80,7 @@ def _check_groups(problem: Problem) -> None:
 def _check_sums(problem: Problem) -> None:
   """Checks each set of devices against the groups confined to it."""
   allowed = problem.group_allowed
-  graph, memory = problem.graph, problem.cluster.memory_bytes
-  held = np.bincount(
-    problem.group_of, graph.persistent_bytes, problem.num_groups
-  )
+  memory, held = problem.cluster.memory_bytes, problem.group_persistent_bytes
   every = np.ones((1, len(memory)), bool)
   for devices in np.concatenate((every, problem.allowed_sets[0][::-1])):
     inside = ~(allowed & ~devices).any(axis=1)
@@ -95,7 +92,7 @@ def _check_sums(problem: Problem) -> None:
     have = "have" if devices.sum() > 1 else "has"
     who = "its ops hold" if inside.all() else "ops that run nowhere else hold"
     raise InfeasibleError(
-      f"no placement of graph {graph.name!r} fits in memory: {who}"
+      f"no placement of graph {problem.graph.name!r} fits in memory: {who}"
       f" {format_bytes(total)} for the whole step, and {where} {have}"
       f" {format_bytes(room)} in all, {exact_bytes(total - room)} too few;"
       " more devices, or more memory, would help",

@@ -64,7 +64,7 @@ def relax(problem: Problem) -> Relaxed:
     ]
   )
   _, first = np.unique(class_of, return_index=True)
-  allowed = _allowed(problem, class_of)[problem.group_of]
+  allowed = _allowed(problem, class_of, first)[problem.group_of]
   time_us = np.where(allowed, problem.time_us[:, first], np.inf)
   overhead = problem.cluster.op_overhead_us[first]
   return Relaxed(
@@ -77,7 +77,9 @@ def relax(problem: Problem) -> Relaxed:
   )
 
 
-def _allowed(problem: Problem, class_of: np.ndarray) -> np.ndarray:
+def _allowed(
+  problem: Problem, class_of: np.ndarray, first: np.ndarray
+) -> np.ndarray:
   """Returns [num_groups, num_classes] bool choices, by kind and by memory.
 
   By rule 6 (memory) of docs/simulation.md, a device holds a group's persistent
@@ -85,10 +87,8 @@ def _allowed(problem: Problem, class_of: np.ndarray) -> np.ndarray:
   and temporary bytes. If no class is left for a group, no placement is feasible
   and memory is ignored.
   """
-  num_classes = int(class_of.max()) + 1
-  first = np.unique(class_of, return_index=True)[1]
   allowed = problem.group_allowed[:, first]
-  memory = np.full(num_classes, -np.inf)
+  memory = np.full(len(first), -np.inf)
   np.maximum.at(memory, class_of, problem.cluster.memory_bytes)
   # Allow for rounding of the sums.
   fits = allowed & (group_bytes(problem)[:, first] * (1 - 1e-12) <= memory)
@@ -134,14 +134,11 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
   graph = relaxed.problem.graph
   offsets, edges = graph.out_csr if backward else graph.in_csr
   ends = graph.edge_dst if backward else graph.edge_src
-  order = graph.topological_order
-  order = np.ascontiguousarray(order[::-1] if backward else order)
-  rank = graph.topological_position
+  order, rank = graph.topological_order, graph.topological_position
+  links, spare = relaxed.links, np.zeros_like(relaxed.gap_us)
   if backward:
-    rank = len(order) - 1 - rank
-  spare = np.zeros_like(relaxed.gap_us)
-  if backward:
-    spare = relaxed.gap_us - relaxed.overhead_us
+    order, rank = np.ascontiguousarray(order[::-1]), len(order) - 1 - rank
+    links, spare = links.T.copy(), relaxed.gap_us - relaxed.overhead_us
   return Flow(
     order,
     rank,
@@ -151,7 +148,7 @@ def flow_of(relaxed: Relaxed, backward: bool = False) -> Flow:
     relaxed.gap_us[graph.edge_src[edges]],
     relaxed.time_us,
     relaxed.time_us + relaxed.gap_us,
-    relaxed.links.T.copy() if backward else relaxed.links,
+    links,
     relaxed.problem.group_of,
     spare,
   )

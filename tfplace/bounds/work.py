@@ -37,20 +37,17 @@ def work_prices(
     The bound in microseconds, and the [num_classes] price of one device.
   """
   spent, held = _group_costs(relaxed)
-  with_memory = bool(
-    held.any() and held.sum() > 0.5 * relaxed.memory_bytes.min()
-  )
+  with_memory = bool(held.sum() > 0.5 * relaxed.memory_bytes.min())
   if len(relaxed.size) == 2 and not with_memory:
-    price, rent = _two_prices(relaxed, spent, held), np.zeros(2)
+    price, rent = _two_prices(relaxed, spent), np.zeros(2)
   else:
     price, rent = _dual(
       relaxed, spent, held, with_memory=with_memory, limit_s=limit_s
     )
-  best = _values(spent, held, price, rent).sum()
-  free = float((relaxed.size * price * relaxed.overhead_us).sum())
-  if with_memory:
-    finite = np.where(rent > 0, relaxed.memory_bytes, 0.0)
-    free += float((rent * finite).sum())
+  best = _values(spent, price, held[:, np.newaxis] * rent).sum()
+  free = _last_gaps_us(relaxed, price)
+  finite = np.where(rent > 0, relaxed.memory_bytes, 0.0)
+  free += float((rent * finite).sum())
   return max(0.0, float(best) - free), price
 
 
@@ -62,18 +59,21 @@ def priced_work(
   For any set S of ops, the devices need at least sum(priced work of S) minus
   the constant (see `work_prices`, without memory).
   """
-  closed = np.isinf(relaxed.time_us)
-  cost = np.where(closed, 0.0, relaxed.time_us) + relaxed.gap_us
-  work = np.where(closed, np.inf, cost * price).min(axis=1, initial=np.inf)
-  return work, float((relaxed.size * price * relaxed.overhead_us).sum())
+  work = _values(relaxed.time_us + relaxed.gap_us, price)
+  return work, _last_gaps_us(relaxed, price)
+
+
+def _last_gaps_us(relaxed: Relaxed, price: np.ndarray) -> float:
+  """Returns the priced gaps after the last op of each device."""
+  return float((relaxed.size * price * relaxed.overhead_us).sum())
 
 
 def _values(
-  spent: np.ndarray, held: np.ndarray, price: np.ndarray, rent: np.ndarray
+  spent: np.ndarray, price: np.ndarray, rents: np.ndarray | float = 0.0
 ) -> np.ndarray:
-  """Returns the [num_priced_groups] least cost of each group at the prices."""
+  """Returns the least cost of each row of `spent` at the prices, and rents."""
   closed = np.isinf(spent)
-  cost = np.where(closed, 0.0, spent) * price + held[:, np.newaxis] * rent
+  cost = np.where(closed, 0.0, spent) * price + rents
   return np.where(closed, np.inf, cost).min(axis=1, initial=np.inf)
 
 
@@ -86,16 +86,12 @@ def _group_costs(relaxed: Relaxed) -> tuple[np.ndarray, np.ndarray]:
   problem = relaxed.problem
   spent = np.zeros((problem.num_groups, len(relaxed.size)))
   np.add.at(spent, problem.group_of, relaxed.time_us + relaxed.gap_us)
-  held = np.bincount(
-    problem.group_of, problem.graph.persistent_bytes, problem.num_groups
-  )
+  held = problem.group_persistent_bytes
   used = (np.where(np.isfinite(spent), spent, 0).sum(axis=1) > 0) | (held > 0)
   return spent[used], held[used]
 
 
-def _two_prices(
-  relaxed: Relaxed, spent: np.ndarray, held: np.ndarray
-) -> np.ndarray:
+def _two_prices(relaxed: Relaxed, spent: np.ndarray) -> np.ndarray:
   """Finds the best prices of two classes; the bound is concave in the first."""
 
   def prices(first: float) -> np.ndarray:
@@ -103,8 +99,7 @@ def _two_prices(
 
   def bound(first: float) -> float:
     price = prices(first)
-    free = float((relaxed.size * price * relaxed.overhead_us).sum())
-    return float(_values(spent, held, price, np.zeros(2)).sum()) - free
+    return float(_values(spent, price).sum()) - _last_gaps_us(relaxed, price)
 
   low, high = 0.0, 1 / float(relaxed.size[0])
   for _ in range(60):  # Ternary search shrinks the interval below 1e-10.
@@ -190,7 +185,7 @@ def _dual(
   )
   if solved.x is None:
     if classes == 2:
-      return _two_prices(relaxed, spent, held), np.zeros(2)
+      return _two_prices(relaxed, spent), np.zeros(2)
     return fallback
   price = np.maximum(solved.x[groups : groups + classes], 0.0)
   price = price / float((relaxed.size * price).sum())

@@ -31,9 +31,8 @@ def plain(value: Any) -> Any:
 def make_fields_plain(config: Any) -> None:
   """Converts the NumPy scalars among the fields of a frozen dataclass."""
   for field in dataclasses.fields(config):
-    value = getattr(config, field.name)
-    if isinstance(value, np.generic):
-      object.__setattr__(config, field.name, value.item())
+    value = plain(getattr(config, field.name))
+    object.__setattr__(config, field.name, value)
 
 
 def check_number(name: str, value: Any) -> None:

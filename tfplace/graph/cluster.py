@@ -180,6 +180,11 @@ class Cluster:
     return np.array([numbers[task] for task in tasks])
 
   @functools.cached_property
+  def is_cpu(self) -> np.ndarray:
+    """[num_devices] bool; True for CPUs of any kind."""
+    return np.array([device.is_cpu for device in self.devices])
+
+  @functools.cached_property
   def kind_labels(self) -> tuple[str, ...]:
     """[num_devices] names of kinds for people: "v100" of `GPU-v100`.
 

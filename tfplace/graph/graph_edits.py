@@ -22,9 +22,8 @@ def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
   """
   rank = np.full(graph.num_ops, -1, np.int32)
   rank[ops] = np.arange(len(ops), dtype=np.int32)
-  edges = np.flatnonzero(
-    (rank[graph.edge_src] >= 0) & (rank[graph.edge_dst] >= 0)
-  )
+  is_kept = (rank[graph.edge_src] >= 0) & (rank[graph.edge_dst] >= 0)
+  edges = np.flatnonzero(is_kept)
   counts = np.diff(graph.output_offsets)[ops]
   offsets = offsets_of(counts)
   # The old index of each output: its op's first output plus its offset there.
@@ -52,7 +51,7 @@ def subgraph(graph: OpGraph, ops: np.ndarray) -> OpGraph:
     edge_extra={
       int(np.searchsorted(edges, i)): extra
       for i, extra in graph.edge_extra.items()
-      if rank[graph.edge_src[i]] >= 0 and rank[graph.edge_dst[i]] >= 0
+      if is_kept[i]
     },
   )
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,8 +156,7 @@ class VariantConfig:
     CPUs count where there are no other devices. A whole step, and a variant
     that has `devices`, stay as they are.
     """
-    is_cpu = [device.is_cpu for device in cluster.devices]
-    hosts = cluster.hosts[~np.array(is_cpu) | all(is_cpu)]
+    hosts = cluster.hosts[~cluster.is_cpu | cluster.is_cpu.all()]
     if self.is_whole or self.devices or len(hosts) == 1:
       return self
     devices = np.bincount(hosts)
@@ -293,21 +292,14 @@ def microbatches_of(ops: Iterable[str]) -> VariantConfig:
         sizes[index] = int(size[1])
   if last < 1:
     return VariantConfig(recompute=recompute)
+  in_order = tuple(sizes[index] for index in sorted(sizes))
   return VariantConfig(
     last + 1,
     min(held, default=None),
     recompute=recompute,
-    sizes=_all_sizes(sizes, last + 1),
+    sizes=in_order if len(sizes) == last + 1 else None,
     devices=devices,
   )
-
-
-def _all_sizes(
-  sizes_of: Mapping[int, int], count: int
-) -> tuple[int, ...] | None:
-  """Returns the sizes by microbatch; None unless all are known."""
-  sizes = tuple(sizes_of[i] for i in range(count) if i in sizes_of)
-  return sizes if len(sizes) == count else None
 
 
 def proportional_sizes(sizes: Sequence[int], examples: int) -> tuple[int, ...]:

@@ -95,17 +95,14 @@ class OpGraph:
   )
 
   def __post_init__(self) -> None:
-    for value in self._arrays():
-      value.setflags(write=False)
+    fields = (getattr(self, f.name) for f in dataclasses.fields(self))
+    arrays = [f for f in fields if isinstance(f, np.ndarray)]
+    for array in (*arrays, *self.time_us.values(), *self.peak_us.values()):
+      array.setflags(write=False)
     graph_checks.check_graph(self)
 
   def __repr__(self) -> str:
     return f"OpGraph({self.name!r}, {self.num_ops} ops, {self.num_edges} edges)"
-
-  def _arrays(self) -> list[np.ndarray]:
-    fields = (getattr(self, f.name) for f in dataclasses.fields(self))
-    arrays = [f for f in fields if isinstance(f, np.ndarray)]
-    return [*arrays, *self.time_us.values(), *self.peak_us.values()]
 
   @property
   def num_ops(self) -> int:
@@ -173,8 +170,6 @@ class OpGraph:
   @functools.cached_property
   def edge_bytes(self) -> np.ndarray:
     """[num_edges] float64 bytes of the tensor on each edge, 0 on control."""
-    if not self.num_edges:
-      return np.zeros(0)
     is_data = self.edge_output >= 0
     at = self.output_offsets[self.edge_src] + np.maximum(self.edge_output, 0)
     result = np.zeros(self.num_edges)
@@ -308,9 +303,6 @@ def _numbered(
   names: Sequence[str | None],
 ) -> tuple[np.ndarray, tuple[str, ...]]:
   """Numbers the distinct names; returns an index per name (-1 for None)."""
-  index: dict[str, int] = {}
-  for name in names:
-    if name is not None:
-      index.setdefault(name, len(index))
-  numbers = [-1 if name is None else index[name] for name in names]
-  return np.array(numbers, np.int32), tuple(index)
+  distinct = tuple(dict.fromkeys(name for name in names if name is not None))
+  index: dict[str | None, int] = {name: i for i, name in enumerate(distinct)}
+  return np.array([index.get(name, -1) for name in names], np.int32), distinct

@@ -42,15 +42,6 @@ def longest_paths(
   return np.array(result)
 
 
-def downward_ranks(graph: OpGraph, op_us: np.ndarray) -> np.ndarray:
-  """Returns the longest path to each op's start, [num_ops] microseconds.
-
-  This is the earliest start (ASAP) with free communication, where each op takes
-  [num_ops] `op_us`.
-  """
-  return longest_paths(graph, op_us[graph.edge_src])
-
-
 def upward_ranks(
   graph: OpGraph,
   op_us: np.ndarray,
@@ -139,8 +130,7 @@ def reached(
 
 
 def smallest_first(
-  before: Mapping[int, Iterable[int]],
-  key: Callable[[int], float] = float,
+  before: Mapping[int, Iterable[int]], key: Callable[[int], float] = float
 ) -> list[int]:
   """Returns the topological order that takes the ready node of least key.
 

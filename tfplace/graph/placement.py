@@ -180,8 +180,6 @@ def _check_kinds(problem: Problem, devices: np.ndarray) -> None:
 
 def _check_colocation(problem: Problem, devices: np.ndarray) -> None:
   offsets, ops = problem.group_ops
-  if not len(ops):
-    return
   first = ops[offsets[:-1]][problem.group_of]
   bad = devices != devices[first]
   if bad.any():

@@ -156,8 +156,7 @@ class Problem:
     """[num_ops, num_devices] bool; True where the op may run."""
     allowed = self.has_kernel
     if self.off_cpu is not None:
-      is_cpu = [device.is_cpu for device in self.cluster.devices]
-      allowed &= ~(self.off_cpu[:, np.newaxis] & is_cpu)
+      allowed &= ~(self.off_cpu[:, np.newaxis] & self.cluster.is_cpu)
     return allowed
 
   @property
@@ -193,6 +192,13 @@ class Problem:
     return all_of_group(self.group_of, self.allowed, self.num_groups)
 
   @functools.cached_property
+  def group_persistent_bytes(self) -> np.ndarray:
+    """[num_groups] float64 bytes that each group holds for the whole step."""
+    return np.bincount(
+      self.group_of, self.graph.persistent_bytes, self.num_groups
+    )
+
+  @functools.cached_property
   def allowed_sets(self) -> tuple[np.ndarray, np.ndarray]:
     """Distinct sets of devices that groups may run on.
 
@@ -219,9 +225,7 @@ class Problem:
   @functools.cached_property
   def fastest_us(self) -> np.ndarray:
     """[num_ops] float64 time of each op on its fastest kind in the cluster."""
-    return (
-      np.nanmin(self.time_us, axis=1) if self.graph.num_ops else np.zeros(0)
-    )
+    return np.nanmin(self.time_us, axis=1)
 
   @property
   def lower_bound_us(self) -> float:
@@ -231,8 +235,6 @@ class Problem:
   @functools.cached_property
   def simple_bound_us(self) -> float:
     """Lower bound by rule 7 (bound) of docs/simulation.md."""
-    if not self.graph.num_ops:
-      return 0.0
     devices = self.cluster.num_devices
     busy_ops = int(np.count_nonzero(self.fastest_us > 0))
     overhead = max(0, busy_ops - devices) * self.cluster.op_overhead_us.min()
@@ -242,7 +244,7 @@ class Problem:
   @functools.cached_property
   def earliest_start_us(self) -> np.ndarray:
     """[num_ops] earliest starts; communication and overhead are free."""
-    return paths.downward_ranks(self.graph, self.fastest_us)
+    return paths.longest_paths(self.graph, self.fastest_us[self.graph.edge_src])
 
   @functools.cached_property
   def starts(self) -> tuple[np.ndarray, np.ndarray]:

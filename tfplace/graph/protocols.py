@@ -81,15 +81,9 @@ class OpCosts:
       kind: np.where(np.isnan(before), np.nan, self.time_us[kind])
       for kind, before in graph.time_us.items()
     }
-    temp_bytes = (
-      graph.temp_bytes if self.temp_bytes is None else self.temp_bytes
-    )
-    return dataclasses.replace(
-      graph,
-      time_us=time_us,
-      temp_bytes=temp_bytes,
-      peak_us=graph.peak_us if self.peak_us is None else self.peak_us,
-    )
+    given = {"temp_bytes": self.temp_bytes, "peak_us": self.peak_us}
+    changes: Any = {k: v for k, v in given.items() if v is not None}
+    return dataclasses.replace(graph, time_us=time_us, **changes)
 
 
 class CostModel(Protocol):

@@ -72,27 +72,30 @@ def format_share(part: float, whole: float) -> str:
 
 def time_scale(step_us: float) -> tuple[float, str]:
   """Returns the suitable unit for a step, in microseconds, and its name."""
-  unit = format_us(step_us).split()[-1]
-  return {name: us for us, name in _TIMES}.get(unit, 1.0), unit
+  return _unit_of(step_us, _TIMES)
 
 
 def size_scale(num_bytes: float) -> tuple[float, str]:
   """Returns the suitable unit for a size, in bytes, and its name."""
-  unit = format_bytes(num_bytes).split()[-1]
-  return {name: size for size, name in _SIZES}[unit], unit
+  return _unit_of(num_bytes, _SIZES)
 
 
 def _in_units(value: float, units: Sequence[tuple[float, str]]) -> str:
-  """Formats a finite value with three digits in the largest fitting unit.
+  """Formats a finite value with three digits in the largest fitting unit."""
+  scale, unit = _unit_of(value, units)
+  return f"{_rounded(value / scale):g} {unit}"
 
-  Args:
-    units: (size, name) of each unit, largest first; the last size is 1.
+
+def _unit_of(
+  value: float, units: Sequence[tuple[float, str]]
+) -> tuple[float, str]:
+  """Returns the largest unit of which a rounded value has 1, or the last one.
+
+  Rounding comes first: 999.9 us is "1 ms", not "1e+03 us".
   """
-  for scale, unit in units:
-    # Compare the rounded value: 999.9 us is "1 ms", not "1e+03 us".
-    if float(f"{value / scale:.3g}") >= 1 or scale == 1.0:
-      digits = f"{value / scale:.3g}"
-      return (
-        f"{float(digits):g} {unit}" if "e" in digits else f"{digits} {unit}"
-      )
-  raise AssertionError("the last unit is 1")
+  fitting = (unit for unit in units if _rounded(value / unit[0]) >= 1)
+  return next(fitting, units[-1])
+
+
+def _rounded(value: float) -> float:
+  return float(f"{value:.3g}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tfplace.extraction.traced import FeedSpec, TracedStep, VariableSpec
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.order import order_to_json
 from tfplace.graph.paths import transfers
@@ -32,17 +33,13 @@ def failed(problem: Problem, error: runtime.ChildError) -> Evaluation:
 
 
 def evaluation(
-  placement: Placement,
-  reply: messages.StepReply,
-  held_bytes: Mapping[str, float],
+  traced: TracedStep, placement: Placement, reply: messages.StepReply
 ) -> Evaluation:
-  """Returns the evaluation of a placement that ran.
-
-  `held_bytes` of each device are held for the whole step and not in traces.
-  """
+  """Returns the evaluation of a placement of a traced step that ran."""
   devices = placement.problem.cluster.devices
+  held = _held_bytes(traced, placement.assignments)
   peaks = {
-    d.name: held_bytes.get(d.name, 0.0) + _median_peak(reply.traces, d.name)
+    d.name: held.get(d.name, 0.0) + _median_peak(reply.traces, d.name)
     for d in devices
   }
   return Evaluation(
@@ -57,6 +54,24 @@ def evaluation(
   )
 
 
+def _held_bytes(
+  traced: TracedStep, assignments: Mapping[str, str]
+) -> dict[str, float]:
+  """Sums bytes of variables and inputs by device, which traces do not have.
+
+  They are held for the whole step.
+  """
+  result: dict[str, float] = {}
+  specs: Mapping[str, VariableSpec | FeedSpec]
+  specs = {**traced.variables, **traced.feeds}
+  for name, spec in specs.items():
+    if name in assignments:
+      size = float(np.prod(spec.shape, dtype=np.float64)) * spec.dtype.size
+      device = assignments[name]
+      result[device] = result.get(device, 0.0) + size
+  return result
+
+
 def _extra(reply: messages.StepReply) -> dict[str, Any]:
   quartiles = np.percentile(reply.step_us, [25, 75])
   extra: dict[str, Any] = {
@@ -68,16 +83,11 @@ def _extra(reply: messages.StepReply) -> dict[str, Any]:
   }
   if reply.high_water_bytes:
     extra["high_water_bytes"] = dict(reply.high_water_bytes)
-  broken = _non_finite(reply)
-  if broken:
-    extra["non_finite"] = broken
-  return extra
-
-
-def _non_finite(reply: messages.StepReply) -> list[str]:
-  """Lists the fetches with a NaN or infinity in the first or last step."""
   values = (*reply.first_values.items(), *reply.last_values.items())
-  return list(dict.fromkeys(n for n, v in values if not _finite(v)))
+  broken = dict.fromkeys(name for name, v in values if not _finite(v))
+  if broken:
+    extra["non_finite"] = list(broken)
+  return extra
 
 
 def _finite_scalars(values: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -134,8 +134,7 @@ class MeasurementHarness(Evaluator):
     except runtime.ChildError as error:
       return evaluations.failed(self.problem, error)
     self.traces = reply.traces
-    held = placed_step.held_bytes(self._traced, placement.assignments)
-    result = evaluations.evaluation(placement, reply, held)
+    result = evaluations.evaluation(self._traced, placement, reply)
     text = f"{result.step_time_us / 1e3:.1f} ms a step"
     if "non_finite" in result.extra:
       text += f", with a NaN or infinity in {result.extra['non_finite'][0]!r}"

@@ -5,16 +5,12 @@ optimized step, they are defaults of placeholders, since Grappler computes in
 advance what follows from constants.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfplace.extraction.traced import (
-  FeedSpec,
   TracedStep,
-  VariableSpec,
   feed_values,
   with_initializers,
 )
@@ -59,8 +55,7 @@ def step_request(
     if in_order:
       control_edges.enforce_order(graph_def, placement)
   initial = with_initializers(traced, graph_def)
-  values = feed_values(traced)
-  _hold_inputs(initial.graph_def, traced, values)
+  _hold_inputs(initial.graph_def, traced)
   if optimized:
     _keep_inputs(initial.graph_def, traced)
   return messages.StepRequest(
@@ -74,11 +69,8 @@ def step_request(
   )
 
 
-def _hold_inputs(
-  graph_def: tf.compat.v1.GraphDef,
-  traced: TracedStep,
-  values: Mapping[str, np.ndarray],
-) -> None:
+def _hold_inputs(graph_def: tf.compat.v1.GraphDef, traced: TracedStep) -> None:
+  values = feed_values(traced)
   for node in graph_def.node:
     feed = traced.feeds.get(node.name)
     if feed is None:
@@ -103,18 +95,3 @@ def _keep_inputs(graph_def: tf.compat.v1.GraphDef, traced: TracedStep) -> None:
     node.input.insert(0, value.name)
     node.attr["shape"].shape.CopyFrom(shape)
     del node.attr["value"]
-
-
-def held_bytes(
-  traced: TracedStep, assignments: Mapping[str, str]
-) -> dict[str, float]:
-  """Sums bytes of variables and inputs, held for the whole step, by device."""
-  result: dict[str, float] = {}
-  specs: Mapping[str, VariableSpec | FeedSpec]
-  specs = {**traced.variables, **traced.feeds}
-  for name, spec in specs.items():
-    if name in assignments:
-      size = float(np.prod(spec.shape, dtype=np.float64)) * spec.dtype.size
-      device = assignments[name]
-      result[device] = result.get(device, 0.0) + size
-  return result

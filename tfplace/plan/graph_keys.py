@@ -16,12 +16,15 @@ import pathlib
 import platform
 from collections.abc import Iterable, Mapping
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfplace.cost import registry
 from tfplace.graph.cluster import Cluster
-from tfplace.graph.given_batch import GivenBatch
 from tfplace.graph.microbatches import WHOLE, VariantConfig
+from tfplace.measure.local import host
+
+if TYPE_CHECKING:
+  from tfplace.plan.source import ModelSource
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # Folders and modules of this package that determine a graph.
@@ -32,35 +35,33 @@ _CODE = (
   *("measure/calibrate", "measure/session"),
 )
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "keras")
-_GPU_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # CUDA, ROCm, WSL.
 _GPU_CHOICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def content_key(
-  kind: str,
-  source: str,
+  source: "ModelSource",
   cluster: Cluster,
+  variant: VariantConfig = WHOLE,
   *,
-  batch_size: int | None = None,
-  training: bool = True,
-  sizes: Mapping[str, int] | None = None,
   costs: str = registry.DEFAULT,
   compile_units: bool = False,
-  variant: VariantConfig = WHOLE,
-  sample: GivenBatch | None = None,
 ) -> str | None:
   """Returns the hexadecimal digest of a graph, or None if it is unknown.
 
-  The arguments are those of a `ModelSource` and of the costs of its step.
+  That of a model that is built already is unknown. The other arguments are
+  those of the costs of its step.
   """
+  if source.model is not None:
+    return None
+  name, sample = source.name, source.sample
   hardware = ([d.kind, d.extra.get("hardware")] for d in cluster.devices)
   try:
     return _digest(
-      kind=kind,
-      source=source if kind == "model" else _files(source),
-      batch_size=batch_size,
-      training=training,
-      sizes=dict(sizes or {}),
+      kind=source.kind,
+      source=name if source.kind == "model" else _files(name),
+      batch_size=source.batch_size,
+      training=source.training,
+      sizes=dict(source.sizes),
       costs=[costs, compile_units],
       variant=dataclasses.astuple(variant),
       hardware=list({json.dumps(p, sort_keys=True): 0 for p in hardware}),
@@ -100,10 +101,9 @@ def keras_settings() -> dict[str, Any]:
 
 
 def _digest(**parts: Any) -> str:
-  gpus = [path for path in _GPU_FILES if os.path.exists(path)]
   chosen = [os.environ.get(name) for name in _GPU_CHOICES]
-  host = [_software(), gpus, chosen, keras_settings()]
-  text = json.dumps({**parts, "host": host}, sort_keys=True)
+  here = [_software(), host.gpu_driver(), chosen, keras_settings()]
+  text = json.dumps({**parts, "host": here}, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -119,8 +119,8 @@ def _software() -> list[Any]:
     for path in _below(_PACKAGE / part)
     if path.suffix in (".py", ".json")
   }
-  host = platform.system(), platform.machine()
-  return [files, versions(_DISTRIBUTIONS), *host]
+  machine = platform.system(), platform.machine()
+  return [files, versions(_DISTRIBUTIONS), *machine]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

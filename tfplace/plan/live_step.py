@@ -4,7 +4,7 @@ import contextlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 # Budget of each short search for placements to calibrate with.
 _GUESS_S, _GUESS_EVALUATIONS = 5.0, 500
 _DEARER = 4.0  # Guessed ratio of link times in a step to isolated ones.
-# Problems, and the harness that measures the placements of each.
-MeasuredProblems: TypeAlias = tuple[
-  list[Problem], Callable[[Problem], Evaluator]
-]
 
 
 def guesses(problem: Problem) -> np.ndarray:
@@ -62,8 +58,8 @@ def measured_problems(
   folder: str | os.PathLike[str],
   show: Stages,
   **options: Any,
-) -> Iterator[MeasuredProblems]:
-  """Opens problems with measured costs and a harness for each.
+) -> Iterator[tuple[list[Problem], Callable[[Problem], Evaluator]]]:
+  """Opens problems with measured costs, and the harness for each problem.
 
   Each model, of the zoo or a Keras file, is profiled once. Its graph and
   cluster files stay in `folder`, so that a resumed training uses the same
@@ -85,10 +81,7 @@ def measured_problems(
 
 
 def _kept(
-  problem: Problem,
-  live: "LiveStep",
-  folder: pathlib.Path,
-  on_stage: Progress,
+  problem: Problem, live: "LiveStep", folder: pathlib.Path, on_stage: Progress
 ) -> Problem:
   """Loads the stored problem, or measures its costs."""
   names = f"{problem.graph.name}.{problem.cluster.name}"

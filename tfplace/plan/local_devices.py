@@ -21,14 +21,14 @@ from tfplace.graph.progress import Progress
 from tfplace.hardware import presets
 from tfplace.hardware.hardware import GPUS, HOSTS
 from tfplace.measure.calibrate import links
-from tfplace.measure.local import gpus
+from tfplace.measure.local import gpus, host
 from tfplace.measure.session import session
 
 _LOCAL = "/job:localhost/replica:0/task:0"
 
 
-def logical_names(kind: str) -> list[str]:
-  """Returns the full names of the logical devices of a kind ("GPU")."""
+def logical_names(kind: str | None = None) -> list[str]:
+  """Returns the full names of the logical devices, or of a kind ("GPU")."""
   return [_LOCAL + d.name for d in tf.config.list_logical_devices(kind)]
 
 
@@ -38,8 +38,7 @@ def canonical_device(name: str, what: str) -> str:
   Raises:
     ApplyError: the name is not a device name, or this process lacks the device.
   """
-  full = _full_name(name)
-  known = [_LOCAL + d.name for d in tf.config.list_logical_devices()]
+  full, known = _full_name(name), logical_names()
   if full is None or full not in known:
     raise ApplyError(
       f"{what} is placed on {name!r}, which this process does not have; its"
@@ -144,19 +143,18 @@ _measured_links: dict[tuple[str, ...], tuple[Link, ...]] = {}
 def lacks_links(cluster: Cluster) -> bool:
   """Returns whether the links of `local_cluster` can be measured."""
   is_described = cluster.extra.get("links") == _DESCRIBED
-  return is_described and any(not d.is_cpu for d in cluster.devices)
+  return is_described and not cluster.is_cpu.all()
 
 
 def with_measured_links(cluster: Cluster, on_stage: Progress) -> Cluster:
   """Measures the links between this process's devices, once per process."""
   names = tuple(device.name for device in cluster.devices)
-  proto = context.context().config
-  proto.isolate_session_state = True
-
-  timer = links.timer_on(
-    names, lambda request: session.time_each(request, "", proto, on_stage)
-  )
   if names not in _measured_links:
+    proto = context.context().config
+    proto.isolate_session_state = True
+    timer = links.timer_on(
+      names, lambda request: session.time_each(request, "", proto, on_stage)
+    )
     try:
       _measured_links[names] = links.gpu_links(names, timer)
     except tf.errors.OpError as error:
@@ -177,13 +175,13 @@ def _pcie(card: str | None) -> float:
 
 
 def _cpu(name: str, parts: int) -> Device:
-  pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+  memory = host.memory_bytes()
   hardware = {
     "type": "CPU",
     "frequency": _CPU_MHZ,
     "num_cores": max(1, (os.cpu_count() or 1) // parts),
     "bandwidth": _CPU_KB_PER_S // parts,
-    "memory_size": pages // parts,
+    "memory_size": int(memory) // parts,
   }
   overhead = presets.PLACETO_OP_OVERHEAD_US
-  return Device(name, "CPU", pages / parts, overhead, {"hardware": hardware})
+  return Device(name, "CPU", memory / parts, overhead, {"hardware": hardware})

@@ -82,18 +82,8 @@ def measured_problem(
     measured_costs.STEP_NOISE: measured_costs.noise_of(graph),
   }
   timed = dataclasses.replace(problem.graph, time_us=times, extra=extra)
-  cluster = _with_overhead(problem.cluster, graph.extra[_OVERHEAD])
+  cluster = profiling.with_overheads(problem.cluster, graph.extra[_OVERHEAD])
   return Problem(timed, cluster, order=problem.order)
-
-
-def _with_overhead(cluster: Cluster, overhead_us: dict[str, float]) -> Cluster:
-  devices = tuple(
-    dataclasses.replace(
-      d, op_overhead_us=overhead_us.get(d.kind, d.op_overhead_us)
-    )
-    for d in cluster.devices
-  )
-  return dataclasses.replace(cluster, devices=devices)
 
 
 def _measured(problem: Problem, traced: TracedStep, seconds: float) -> OpGraph:
@@ -165,8 +155,7 @@ def measure(traced: TracedStep, placement: Placement, steps: int) -> Evaluation:
   counts = {**_COUNTS, "steps": steps, "traced_steps": 2}
   in_order = placement.problem.order != ARRIVAL
   reply = _run(traced, placement, in_order=in_order, **counts)
-  held = placed_step.held_bytes(traced, placement.assignments)
-  return evaluations.evaluation(placement, reply, held)
+  return evaluations.evaluation(traced, placement, reply)
 
 
 def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:

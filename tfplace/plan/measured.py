@@ -11,7 +11,7 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tfplace.errors import MeasurementError
@@ -145,24 +145,11 @@ class Runs:
     others = sorted(
       best.tried, key=lambda result: result.evaluation.step_time_us
     )
-    wanted = [best, *others]
-    baselines = plan.results[1 + len(best.tried) :]
-    if plan.single_device is not None:
-      baselines = [plan.single_device, *baselines]
-    chosen = self._not_run(wanted, [])[:count]
+    chosen = _new([best, *others], self.results)[:count]
     if not self.results:
-      chosen += self._not_run(baselines, chosen)
+      baselines = [plan.single_device, *plan.results[1 + len(best.tried) :]]
+      chosen += _new(filter(None, baselines), chosen)
     return chosen
-
-  def _not_run(
-    self, results: Sequence[Result], chosen: Sequence[Result]
-  ) -> list[Result]:
-    known = {placement_key(result) for result in (*self.results, *chosen)}
-    new: dict[bytes, Result] = {}
-    for result in results:
-      if placement_key(result) not in known:
-        new.setdefault(placement_key(result), result)
-    return list(new.values())
 
   def add(
     self, problem: Problem, results: Sequence[Result], on_stage: Progress
@@ -252,6 +239,15 @@ class Runs:
         self.results, rows, evaluations, strict=True
       )
     ]
+
+
+def _new(results: Iterable[Result], known: Sequence[Result]) -> list[Result]:
+  """Returns the first result of each placement that is not among the known."""
+  ran = set(map(placement_key, known))
+  first: dict[bytes, Result] = {}
+  for result in results:
+    first.setdefault(placement_key(result), result)
+  return [result for key, result in first.items() if key not in ran]
 
 
 def placement_key(result: Result) -> bytes:

@@ -27,7 +27,7 @@ from tfplace.extraction.traced import (
   check_runs_alone,
   with_initializers,
 )
-from tfplace.graph.cluster import Cluster, Device
+from tfplace.graph.cluster import CPU, Cluster, Device
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.problem import Problem
@@ -36,7 +36,6 @@ from tfplace.measure.session.session import unoptimized
 from tfplace.plan.comparable import comparable, incomparable, uses_half
 from tfplace.simulate import Simulator
 
-_CPU = "CPU"
 _SEED = "seed_generator_state"  # Every microbatch draws from it.
 
 
@@ -83,7 +82,7 @@ def smaller_batch(
 
 def _on_host(graph: OpGraph) -> Evaluation | None:
   """Simulates a step on this host's CPU; None if an op has no CPU kernel."""
-  cluster = Cluster("host", (Device("CPU:0", _CPU, np.inf),), ())
+  cluster = Cluster("host", (Device("CPU:0", CPU),))
   try:
     problem = Problem(graph, cluster)
   except TfplaceError:
@@ -181,8 +180,6 @@ def _batch(traced: TracedStep) -> dict[str, np.ndarray]:
         value = rng.random(feed.shape).astype(feed.dtype.as_numpy_dtype)
       elif feed.dtype == tf.string:
         value = np.full(feed.shape, b"", object)
-      elif feed.dtype == tf.bool:
-        value = rng.integers(0, 2, feed.shape).astype(bool)
       else:
         kind = feed.dtype.as_numpy_dtype
         value = rng.integers(0, 2, feed.shape).astype(kind)
@@ -237,9 +234,7 @@ def _perturbed(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _difference(
-  reference: _Outcome,
-  rounded: Sequence[_Outcome],
-  outcome: _Outcome,
+  reference: _Outcome, rounded: Sequence[_Outcome], outcome: _Outcome
 ) -> str:
   """Describes a difference beyond rounding; "" if there is none."""
   noise = max((abs(r.loss - reference.loss) for r in rounded), default=0.0)

@@ -19,11 +19,7 @@ from tfplace.plan.config import AUTO, PlanConfig
 from tfplace.plan.graph_keys import versions
 from tfplace.plan.plan import Plan, printer
 from tfplace.plan.proposals import num_working_devices
-from tfplace.plan.search import (
-  Outcome,
-  is_on_cpus,
-  on_one_device,
-)
+from tfplace.plan.search import Outcome, is_on_cpus, on_one_device
 from tfplace.plan.stages import Stages
 from tfplace.plan.steps import Steps
 from tfplace.plan.variant_search import choose_variant
@@ -110,11 +106,8 @@ def _with_alternatives(
     reference is None or is_on_cpus(reference)
   ):
     held = float(problem.graph.persistent_bytes.sum())
-    devices = problem.cluster.devices
-    cpus_count = all(device.is_cpu for device in devices)
-    if any(
-      d.memory_bytes > held for d in devices if cpus_count or not d.is_cpu
-    ):
+    is_cpu, memory = problem.cluster.is_cpu, problem.cluster.memory_bytes
+    if (memory[~is_cpu | is_cpu.all()] > held).any():
       tried = [] if outcome.choice is None else outcome.choice.trials
       known = {t.variant.count for t in tried if t.variant.max_in_flight == 1}
       counts = [count for count in (2, 4, 8, 16) if count not in known]
@@ -186,8 +179,7 @@ def _unasked(outcome: Outcome, config: PlanConfig) -> str:
 
 def _variables_on_host(placement: Placement) -> str:
   problem = placement.problem
-  is_host = np.array([d.is_cpu for d in problem.cluster.devices])
-  on_host = is_host[placement.devices]
+  on_host = problem.cluster.is_cpu[placement.devices]
   held = problem.graph.persistent_bytes[on_host]
   if on_host.all() or not held.any():
     return ""

@@ -6,11 +6,7 @@ from tfplace.errors import PlacementError
 from tfplace.graph.microbatches import plain_sizes
 from tfplace.graph.problem import Problem
 from tfplace.graph.recompute import segment_of
-from tfplace.placers.groups import (
-  GroupGraph,
-  main_devices,
-  working_devices,
-)
+from tfplace.placers.groups import GroupGraph, main_devices, working_devices
 from tfplace.plan.variants import VariantTrial
 from tfplace.simulate import Simulator
 
@@ -104,7 +100,7 @@ def is_short_of_memory(trial: VariantTrial) -> bool:
   devices = [problem.cluster.devices[i] for i in main]
   shares = [peaks.get(d.name, 0.0) / max(d.memory_bytes, 1.0) for d in devices]
   work_us, used = problem.fastest_us, trial.best.placement.devices
-  cpus = [i for i, d in enumerate(problem.cluster.devices) if d.is_cpu]
+  cpus = np.flatnonzero(problem.cluster.is_cpu)
   on_cpus = np.isin(used, np.setdiff1d(cpus, main))
   moved = work_us[on_cpus].sum() > _MOVED * work_us.sum()
   unused = not np.isin(used, main).any()
@@ -128,7 +124,7 @@ def segments_by_worth(problem: Problem) -> list[int]:
 def variables_exceed_memory(problem: Problem) -> bool:
   """Returns True if the devices together cannot hold the variables."""
   held = problem.graph.persistent_bytes.sum()
-  return bool(held > sum(d.memory_bytes for d in problem.cluster.devices))
+  return bool(held > problem.cluster.memory_bytes.sum())
 
 
 def num_working_devices(problem: Problem) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 
 from tfplace.cost.measured_costs import step_noise
 from tfplace.errors import ApplyError
-from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
@@ -112,7 +111,7 @@ def replan(
   if new_plan.placement.devices.tobytes() in ran:
     return None
   (now,) = Simulator(new_plan.placement.problem).evaluate(
-    [Placement(new_plan.placement.problem, start.devices)]
+    start.devices[np.newaxis]
   )
   least_us = now.step_time_us * (1 - _GAIN)
   if new_plan.evaluation.step_time_us > least_us:
@@ -130,20 +129,19 @@ def replan(
 def _refitted(problem: Problem, runs: Sequence[LiveRun]) -> Problem:
   from tfplace.measure.calibrate import calibration  # Loads TensorFlow.
 
-  placements = [Placement(problem, run.placement.devices) for run in runs]
-  predicted = Simulator(problem).evaluate(placements)
-  rows = np.stack([placement.devices for placement in placements])
-  measured = [_measured(e, r) for e, r in zip(predicted, runs, strict=True)]
+  rows = np.stack([run.placement.devices for run in runs])
+  measured = [
+    dataclasses.replace(
+      predicted,
+      step_time_us=run.median_us,
+      source="measured",
+      extra={"step_times_us": [float(us) for us in run.step_us]},
+    )
+    for predicted, run in zip(
+      Simulator(problem).evaluate(rows), runs, strict=True
+    )
+  ]
   return calibration.refitted(problem, rows, measured)
-
-
-def _measured(predicted: Evaluation, run: LiveRun) -> Evaluation:
-  return dataclasses.replace(
-    predicted,
-    step_time_us=run.median_us,
-    source="measured",
-    extra={"step_times_us": [float(us) for us in run.step_us]},
-  )
 
 
 class _RefittedStep(Steps):

@@ -3,8 +3,6 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from tfplace import bounds, placers
 from tfplace.cost.uncertainty import surest, with_intervals
 from tfplace.errors import TfplaceError
@@ -71,10 +69,7 @@ class Outcome:
     results = [result for result in known if result is not None]
     return min(
       results,
-      key=lambda r: (
-        is_on_cpus(r),
-        self.evaluation_of(r).step_time_us,
-      ),
+      key=lambda r: (is_on_cpus(r), self.evaluation_of(r).step_time_us),
       default=None,
     )
 
@@ -111,10 +106,8 @@ def single_of(results: Sequence[Result]) -> Result | None:
 
 def is_on_cpus(result: Result) -> bool:
   """Returns whether CPUs do all the work although there are other devices."""
-  devices = result.placement.problem.cluster.devices
-  is_cpu = [device.is_cpu for device in devices]
-  used = result.placement.devices
-  return not all(is_cpu) and bool(np.array(is_cpu)[used].all())
+  is_cpu = result.placement.problem.cluster.is_cpu
+  return not is_cpu.all() and bool(is_cpu[result.placement.devices].all())
 
 
 def search(
@@ -136,7 +129,6 @@ def search(
       config,
       left_s,
       start=config.init_placement,
-      order=config.order,
       max_evaluations=config.max_evaluations,
       tolerance=config.tolerance_of(problem),
     )
@@ -157,7 +149,6 @@ def find_placement(
   seconds: float,
   *,
   start: Placement | Mapping[str, str] | None,
-  order: str,
   max_evaluations: int | None,
   tolerance: float = 0.0,
 ) -> Result:
@@ -171,7 +162,7 @@ def find_placement(
     max_evaluations=max_evaluations,
     init_placement=start,
     tolerance=tolerance,
-    order=order,
+    order=config.order,
     gap=config.gap,
     dask=config.workers,
   )

@@ -9,7 +9,6 @@ from tfplace.errors import ExtractionError, TfplaceError, shown
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.graph.progress import Progress, silent
-from tfplace.plan.graph_keys import content_key
 
 if TYPE_CHECKING:
   from tfplace.extraction.traced import TracedStep
@@ -72,31 +71,7 @@ class ModelSource:
 
   def is_compiled_on(self, cluster: Cluster) -> bool:
     """Returns whether Keras compiles the step, as on hosts with GPUs."""
-    has_gpus = any(not device.is_cpu for device in cluster.devices)
-    return self.kind == "keras_model" and has_gpus
-
-  def key(
-    self,
-    variant: VariantConfig,
-    cluster: Cluster,
-    costs: str,
-    compile_units: bool,
-  ) -> str | None:
-    """Returns the key of a step in the graph cache; None for a built model."""
-    if self.model is not None:
-      return None
-    return content_key(
-      self.kind,
-      self.name,
-      cluster,
-      batch_size=self.batch_size,
-      training=self.training,
-      sizes=self.sizes,
-      costs=costs,
-      compile_units=compile_units,
-      variant=variant,
-      sample=self.sample,
-    )
+    return self.kind == "keras_model" and not cluster.is_cpu.all()
 
   def loaded(self, on_stage: Progress = silent) -> "ModelSource":
     """Returns the source with its Keras model, for several traces.

@@ -14,12 +14,8 @@ from tfplace.graph.progress import Progress, silent
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import AUTO, PlanConfig, StepOptions
 from tfplace.plan.graph_cache import GraphCache
-from tfplace.plan.source import (
-  GRAPH,
-  ModelSource,
-  check_variant,
-  open_source,
-)
+from tfplace.plan.graph_keys import content_key
+from tfplace.plan.source import GRAPH, ModelSource, check_variant, open_source
 from tfplace.plan.stages import Stages
 from tfplace.plan.variants import StepVariant
 
@@ -115,8 +111,13 @@ class Steps:
   def _key(self, variant: VariantConfig) -> str | None:
     if self.cache is None:
       return None
-    costs, units = self.config.costs, self.compile_units
-    return self.source.key(variant, self.cluster, costs, units)
+    return content_key(
+      self.source,
+      self.cluster,
+      variant,
+      costs=self.config.costs,
+      compile_units=self.compile_units,
+    )
 
 
 def compiles(source: ModelSource, cluster: Cluster, config: PlanConfig) -> bool:

@@ -9,11 +9,10 @@ short, activations are recomputed, as far as the request leaves that open. Where
 devices differ, microbatches of unequal size follow (`proposals`).
 """
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.evaluation import Result
@@ -325,35 +324,26 @@ class SuccessiveHalving:
     config, is_first = self._config, trial.best is None
     seconds = max(share, _LEAST_SHARE) * config.budget_s
     start = trial.best or (like.best if like and config.searches else None)
+    what = f" of the step {in_words(trial.variant)}, for up to {seconds:.1f} s"
+    began = time.perf_counter()
     try:
-      with self._charged(trial, seconds):
+      with self._show("search", what, seconds):
         trial.best = find_placement(
           trial.opened.problem,
           config,
           seconds,
           start=None if start is None else start.placement,
-          order=config.order,
           max_evaluations=self._spend_evaluations(share),
         )
     except InfeasibleError as error:
       trial.why, trial.error = "does not fit in memory", error
     except TfplaceError as error:  # Some strategies reject large graphs.
       trial.step, trial.why, trial.error = None, str(error), error
+    took_s = time.perf_counter() - began
+    trial.seconds += took_s
+    self._left_s -= took_s
     if trial.best is not None and is_first:
       trial.single = single_of(trial.best.tried)
-
-  @contextlib.contextmanager
-  def _charged(self, trial: VariantTrial, seconds: float) -> Iterator[None]:
-    """Shows a search and charges it to the budget."""
-    what = f" of the step {in_words(trial.variant)}, for up to {seconds:.1f} s"
-    with self._show("search", what, seconds):
-      began = time.perf_counter()
-      try:
-        yield
-      finally:
-        took_s = time.perf_counter() - began
-        trial.seconds += took_s
-        self._left_s -= took_s
 
   def _spend_evaluations(self, share: float) -> int | None:
     most = self._config.max_evaluations

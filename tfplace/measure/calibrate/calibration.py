@@ -7,7 +7,7 @@ in one pattern (LogGP: Alexandrov et al., SPAA 1995).
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import optimize
@@ -62,10 +62,7 @@ def calibrated(
   if not problem.cluster.links:
     return problem
   rows = samples(problem, 0, guesses)
-  measured = evaluator.evaluate(rows)
-  timed = _timed(measured)
-  fit = fit_runs(problem, rows[timed], [measured[i] for i in timed])
-  return fit.scale(problem)
+  return fit_runs(problem, rows, evaluator.evaluate(rows)).scale(problem)
 
 
 def refitted(
@@ -85,31 +82,31 @@ def refitted(
     measured: their evaluations; not finite for failed runs.
     starting_us: time in each measured step before its devices start.
   """
-  ran = [(rows[i], measured[i]) for i in _timed(measured)]
-  alone = [(row, e) for row, e in ran if (row == row[0]).all()]
+  timed = _timed(measured)
+  alone = [i for i in timed if (rows[i] == rows[i][0]).all()]
   if alone:
-    steps = Simulator(problem).run(np.stack([row for row, _ in alone]))
-    took_us = np.array([e.step_time_us - starting_us for _, e in alone])
+    steps = Simulator(problem).run(rows[alone])
+    took_us = np.array([measured[i].step_time_us - starting_us for i in alone])
     factor = float(np.median(took_us / steps.step_time_us))
     problem = with_work(problem, factor)
-  if not problem.cluster.links or len(alone) == len(ran):
+  if not problem.cluster.links or len(alone) == len(timed):
     return problem
-  rows = np.stack([row for row, _ in ran])
-  evaluations = [e for _, e in ran]
-  factors = fit_runs(problem, rows, evaluations, _REFIT_PER_DOUBLING)
+  factors = fit_runs(problem, rows, measured, _REFIT_PER_DOUBLING)
   return factors.scale(problem)
 
 
 def _timed(measured: Sequence[Evaluation]) -> list[int]:
-  """Returns the placements that ran; with enough timed steps, if any did."""
+  """Returns the placements that ran; with enough timed steps, if any did.
+
+  An unknown number of steps is enough.
+  """
+  # A time is 0 if it was lost in the round trip to a host.
   ran = [i for i, e in enumerate(measured) if 0 < e.step_time_us < np.inf]
-  return [i for i in ran if has_steps(measured[i], _MIN_STEPS)] or ran
-
-
-def has_steps(measured: Evaluation, least: int) -> bool:
-  """Returns whether enough steps were timed; True if that is unknown."""
-  times = measured.extra.get("step_times_us")
-  return times is None or len(times) >= least
+  times: dict[int, Any] = {
+    i: measured[i].extra.get("step_times_us") for i in ran
+  }
+  enough = [i for i in ran if times[i] is None or len(times[i]) >= _MIN_STEPS]
+  return enough or ran
 
 
 def samples(problem: Problem, seed: int, guesses: Guesses) -> np.ndarray:
@@ -189,14 +186,15 @@ def fit_runs(
   Args:
     problem: a problem with measured op times and timed links.
     rows: [placements, num_ops] placements that ran.
-    measured: their evaluations; not finite for failed runs.
+    measured: their evaluations; not finite for failed runs. Those with few
+      timed steps count only if there are no others.
     per_doubling: relative error that must justify doubling a cost. Among
       equally good fits, the one closest to the timed links wins.
   """
-  times = np.array([e.step_time_us for e in measured])
-  ran = np.isfinite(times) & (times > 0)  # 0: lost in the round trip to a host
-  if not ran.any():
+  timed = _timed(measured)
+  if not timed:
     return Factors()
+  times = np.array([measured[i].step_time_us for i in timed])
 
   def errors(doublings: np.ndarray) -> np.ndarray:
     # Doubling all costs doubles the step, so work is factored out.
@@ -204,8 +202,8 @@ def fit_runs(
     costs = Factors(*(2.0 ** (np.array(relative) - work)).tolist())
     cluster = costs.scale_links(problem.cluster)
     scaled = Problem(problem.graph, cluster, order=problem.order)
-    steps = Simulator(scaled).run(rows[ran])
-    off = np.log(steps.step_time_us / times[ran]) + work * np.log(2.0)
+    steps = Simulator(scaled).run(rows[timed])
+    off = np.log(steps.step_time_us / times) + work * np.log(2.0)
     return np.concatenate([off, per_doubling * doublings])
 
   def slopes(doublings: np.ndarray) -> np.ndarray:

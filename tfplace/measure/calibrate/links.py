@@ -103,7 +103,7 @@ def worker_links(pair: Sequence[str], timer: Timer) -> tuple[Link, Link]:
   """
   ((bandwidth, latency_us, _),) = _trips([(0, 1)], _HOPS, timer)
   src, dst = pair
-  if latency_us > NETWORK_US or any(map(_is_gpu, pair)):
+  if latency_us > NETWORK_US or "GPU" in map(host.kind_of, pair):
     link = Link(src, dst, bandwidth, latency_us)
   else:
     link = Link(
@@ -151,7 +151,7 @@ def _channels(
 
   What holds for sending to the host holds for receiving from it.
   """
-  hosts = [i for i, device in enumerate(devices) if not _is_gpu(device)]
+  hosts = [i for i, d in enumerate(devices) if host.kind_of(d) != "GPU"]
   groups = _candidates(len(devices), hosts, trips)
   loads: list[Load] = [(Flow(*way),) for way in trips]
   loads += [tuple(Flow(*way) for way in group) for group in groups]
@@ -197,10 +197,6 @@ def _candidates(
   for one, other in pairs:
     groups += [((one, h), (other, h)) for h in hosts if h not in (one, other)]
   return [group for group in groups if len(group) > 1]
-
-
-def _is_gpu(device: str) -> bool:
-  return host.kind_and_number(device)[0] == "GPU"
 
 
 def empty_steps(devices: Sequence[str], count: int) -> messages.TimesRequest:

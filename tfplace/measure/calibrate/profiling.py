@@ -19,7 +19,7 @@ from tfplace.cost.measured_costs import (
   with_measured_times,
 )
 from tfplace.extraction.traced import TracedStep
-from tfplace.graph.cluster import CPU
+from tfplace.graph.cluster import CPU, Cluster
 from tfplace.graph.problem import Problem
 from tfplace.measure import harness
 from tfplace.measure.calibrate import placements
@@ -54,20 +54,27 @@ class Profile:
 
   def apply(self, problem: Problem) -> Problem:
     """Replaces the problem's times and overheads by the measured ones."""
-    graph, cluster = problem.graph, problem.cluster
+    graph = problem.graph
     for kind, times in self.times_us.items():
       graph = with_measured_times(graph, kind, times)
     if self.noise:
       extra = {**graph.extra, STEP_NOISE: max(self.noise.values())}
       graph = dataclasses.replace(graph, extra=extra)
-    devices = tuple(
-      dataclasses.replace(
-        d, op_overhead_us=self.op_overhead_us.get(d.kind, d.op_overhead_us)
-      )
-      for d in cluster.devices
-    )
-    cluster = dataclasses.replace(cluster, devices=devices)
+    cluster = with_overheads(problem.cluster, self.op_overhead_us)
     return Problem(graph, cluster, order=problem.order)
+
+
+def with_overheads(
+  cluster: Cluster, op_overhead_us: Mapping[str, float]
+) -> Cluster:
+  """Returns a cluster with other overheads of the devices of some kinds."""
+  devices = tuple(
+    dataclasses.replace(
+      d, op_overhead_us=op_overhead_us.get(d.kind, d.op_overhead_us)
+    )
+    for d in cluster.devices
+  )
+  return dataclasses.replace(cluster, devices=devices)
 
 
 # Runs a placement, [num_ops] devices; returns step times, in microseconds, and
@@ -79,10 +86,7 @@ Run: TypeAlias = Callable[
 
 
 def profile(
-  problem: Problem,
-  traced: TracedStep,
-  workers: runtime.Runtime,
-  **options: Any,
+  problem: Problem, traced: TracedStep, workers: runtime.Runtime, **options: Any
 ) -> Profile:
   """Runs the step on one device of each kind and times its ops.
 

@@ -135,15 +135,15 @@ class LocalDevices(runtime.Runtime):
     self._children.append(runtime.Child("process", config))
     self._await_ready()
     self._gpus |= {d.name: d for ready in self._ready for d in ready.gpus}
-    has_gpu = any(_kind(name) == "GPU" for name in self._devices)
-    if self._use_gpus and not has_gpu:
+    if self._use_gpus and "GPU" not in map(host.kind_of, self._devices):
       raise MeasurementError("; ".join(host.why_no_gpu()))
 
   def _split(self, count: int) -> None:
     share = self._memory_bytes
     if share is None:  # start a process to read the GPU's memory
       self._spawn_one(describes=False)
-      whole = min(m for n, m in self._devices.items() if _kind(n) == "GPU")
+      devices = self._devices.items()
+      whole = min(m for name, m in devices if host.kind_of(name) == "GPU")
       self.stop()
       share = _USABLE * whole / count
     self._config = dataclasses.replace(
@@ -167,17 +167,12 @@ class LocalDevices(runtime.Runtime):
       self._keep = False
       self.stop()
 
-  def device_memory_bytes(self, name: str) -> float:
-    """Returns a device's memory; logical CPUs share the host's evenly."""
-    if _kind(name) == "GPU":
-      return self._devices[name]
-    return host.memory_bytes() / self._config.cpu_devices
-
   def _device(self, name: str) -> Device:
+    """Describes a device; logical CPUs share the host's memory evenly."""
     if name in self._gpus:
       return self._gpus[name]
-    memory = self.device_memory_bytes(name)
-    return Device(name, _kind(name), memory, extra={"product": host.cpu_name()})
+    memory = host.memory_bytes() / self._config.cpu_devices
+    return Device(name, "CPU", memory, extra={"product": host.cpu_name()})
 
   def cluster(self) -> Cluster:
     with self.one_process():
@@ -195,10 +190,6 @@ class LocalDevices(runtime.Runtime):
     if self._gpus:
       return links.gpu_links(names, timer)
     return links.equal_links(names, timer)
-
-
-def _kind(name: str) -> str:
-  return host.kind_and_number(name)[0]
 
 
 def leave_gpus() -> None:

@@ -44,7 +44,7 @@ def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
     MeasurementError: a card is in no table and reports no compute capability.
   """
   names = sorted(
-    (name for name in limits if host.kind_and_number(name)[0] == "GPU"),
+    (name for name in limits if host.kind_of(name) == "GPU"),
     key=host.kind_and_number,
   )
   owners = []
@@ -64,7 +64,7 @@ def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
     card = find_gpu(product, architecture)
     overhead_us, extra = PLACETO_OP_OVERHEAD_US, {"product": product}
     if card is not None:
-      hardware = dict(GPUS[card].hardware)
+      hardware = GPUS[card].hardware
     else:
       hardware, overhead_us = measured_card(
         first[parts, product, architecture], product, architecture
@@ -104,12 +104,12 @@ def _in_words(hardware: Mapping[str, Any], launch_us: float) -> str:
   return f"{peaks}, memory of {rate}, {launch_us:.1f} us per op"
 
 
-def _part_of(hardware: dict[str, Any], parts: int) -> dict[str, Any]:
+def _part_of(hardware: Mapping[str, Any], parts: int) -> dict[str, Any]:
   """Describes one of several logical GPUs that share a physical GPU."""
-  peaks = hardware["peak_gflops"].items()
-  for field in {"num_cores", "multiprocessors"} & hardware.keys():
-    hardware[field] = max(1, hardware[field] // parts)
-  return {**hardware, "peak_gflops": {name: p / parts for name, p in peaks}}
+  fields = {"num_cores", "multiprocessors"} & hardware.keys()
+  shares = {field: max(1, hardware[field] // parts) for field in fields}
+  peaks = {name: p / parts for name, p in hardware["peak_gflops"].items()}
+  return {**hardware, **shares, "peak_gflops": peaks}
 
 
 # Least compute capability with tensor cores for a precision (`gpu_hardware`).

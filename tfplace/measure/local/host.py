@@ -32,22 +32,24 @@ def memory_bytes() -> float:
 
 def free_bytes() -> float:
   """Returns the bytes that programs can allocate without swapping."""
-  with contextlib.suppress(OSError):
-    for line in pathlib.Path("/proc/meminfo").read_text("utf-8").splitlines():
-      key, _, value = line.partition(":")
-      if key == "MemAvailable":
-        return float(value.split()[0]) * 1024.0
-  return memory_bytes()
+  available = _proc_value("meminfo", "MemAvailable")
+  return float(available.split()[0]) * 1024.0 if available else memory_bytes()
 
 
 def cpu_name() -> str:
   """Returns the name of the processor, or its architecture."""
+  name = _proc_value("cpuinfo", "model name")
+  return name or platform.processor() or platform.machine()
+
+
+def _proc_value(file: str, wanted: str) -> str:
+  """Returns the first value of a key in a file of /proc, or ""."""
   with contextlib.suppress(OSError):
-    for line in pathlib.Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+    for line in pathlib.Path("/proc", file).read_text("utf-8").splitlines():
       key, _, value = line.partition(":")
-      if key.strip() == "model name":
+      if key.strip() == wanted:
         return value.strip()
-  return platform.processor() or platform.machine()
+  return ""
 
 
 def gpu_driver() -> str | None:
@@ -73,6 +75,11 @@ def kind_and_number(device: str) -> tuple[str, int]:
   """Parses ".../device:GPU:1" to ("GPU", 1); other names to ("", 0)."""
   match = _DEVICE.fullmatch(device)
   return (match[1], int(match[2])) if match else ("", 0)
+
+
+def kind_of(device: str) -> str:
+  """Returns the kind in ".../device:GPU:1", "GPU"; "" for other names."""
+  return kind_and_number(device)[0]
 
 
 def gpus_first(device: str) -> tuple[bool, int]:

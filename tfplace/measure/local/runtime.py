@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from multiprocessing import connection
 from types import TracebackType
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Self
 
 from tfplace.errors import MeasurementError
 from tfplace.formats.files import check_temporary_folder
@@ -225,9 +225,6 @@ def _died(children: Sequence[Child], doing: str) -> ChildError:
   )
 
 
-AnyRuntime = TypeVar("AnyRuntime", bound="Runtime")
-
-
 class Runtime(abc.ABC):
   """Processes that run steps; a context manager that ends them all.
 
@@ -247,7 +244,7 @@ class Runtime(abc.ABC):
     self._closed = False
     self._ready: list[messages.Ready] = []
 
-  def __enter__(self: "AnyRuntime") -> "AnyRuntime":
+  def __enter__(self) -> Self:
     self.start()
     return self
 

@@ -63,13 +63,12 @@ class HostCluster(runtime.Runtime):
     self._register(ready.answers)
 
   def _register(self, answers: Sequence[messages.Answer]) -> None:
-    named = zip(self._hosts.workers, answers, strict=True)
-    for (one, a), (other, b) in itertools.combinations(named, 2):
+    pairs = list(zip(self._hosts.workers, answers, strict=True))
+    for (one, a), (other, b) in itertools.combinations(pairs, 2):
       if not a.error and a.incarnation == b.incarnation:
         raise MeasurementError(f"{one} and {other} are the same: name it once")
     devices: dict[str, float] = {}
     hosts = [worker.host for worker in self._hosts.workers]
-    pairs = zip(self._hosts.workers, answers, strict=True)
     for task, (worker, answer) in enumerate(pairs):
       memory = handshake(worker, answer).memory_bytes
       memory /= hosts.count(worker.host)
@@ -97,7 +96,9 @@ class HostCluster(runtime.Runtime):
     """
     self.start()  # fails at once if a lost worker is still gone
     try:
-      self._check_all_there()
+      if workers.check(self._hosts.workers):  # A session would wait for them.
+        self.stop()
+        raise runtime.ChildError("died", "no session was opened")
       request_us = self._request_us()
       reply = super().run(request, timeout_s, on_stage)
       if min(reply.step_us) <= request_us:  # timed while the host was busy
@@ -115,13 +116,6 @@ class HostCluster(runtime.Runtime):
     step_us = [max(us - request_us, 0.0) for us in reply.step_us]
     return dataclasses.replace(reply, step_us=step_us)
 
-  def _check_all_there(self) -> None:
-    """Raises at once, since a session would wait for a lost worker."""
-    problems = workers.check(self._hosts.workers)
-    if problems:
-      self.stop()
-      raise runtime.ChildError("died", "no session was opened")
-
   def _lost(self, error: runtime.ChildError) -> list[str]:
     """Names workers that died and answer again as new processes.
 
@@ -138,7 +132,7 @@ class HostCluster(runtime.Runtime):
 
   def _request_us(self) -> float:
     """Returns the time of the request for a step and of its answer."""
-    cpu = next(n for n in self._devices if host.kind_and_number(n)[0] == "CPU")
+    cpu = next(n for n in self._devices if host.kind_of(n) == "CPU")
     return self._empty_step_us(cpu)
 
   def starting_us(self, device: str) -> float:
@@ -161,7 +155,7 @@ class HostCluster(runtime.Runtime):
     return tuple(result)
 
   def _device(self, name: str) -> Device:
-    kind, worker = host.kind_and_number(name)[0], self._worker_of[name]
+    kind, worker = host.kind_of(name), self._worker_of[name]
     return Device(
       name,
       f"{kind}-{worker.kind}" if worker.kind else kind,

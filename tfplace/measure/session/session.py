@@ -10,7 +10,7 @@ master.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,6 @@ import tensorflow.compat.v1 as tf1
 
 from tfplace.measure.session import messages, step_stats
 
-JOB = "worker"
 _TIMEOUT_MS = 10_000  # for answers of a remote worker, except steps
 _OWN = "/job:localhost/"  # devices of this process, without a server
 # Timing takes at least this share of what building and compiling took, since
@@ -44,8 +43,9 @@ def session_config(config: messages.ChildConfig) -> tf1.ConfigProto:
     proto.gpu_options.visible_device_list = "0"
   else:
     proto.gpu_options.allow_growth = True
-  if config.remote:
-    add_cluster(proto, config.remote)
+  if config.remote:  # In order, tasks of the session's cluster.
+    spec = tf.train.ClusterSpec({"worker": list(config.remote)})
+    proto.cluster_def.CopyFrom(spec.as_cluster_def())
   return proto
 
 
@@ -256,24 +256,14 @@ def _initialize(session: tf1.Session, request: messages.StepRequest) -> None:
     session.run(batch, feed_dict=feeds)
 
 
-def target(address: str) -> str:
-  """Returns the session target of a worker's address."""
-  return f"grpc://{address}"
-
-
-def add_cluster(proto: tf1.ConfigProto, addresses: Sequence[str]) -> None:
-  """Sets the workers, in order, as tasks of the session's cluster."""
-  spec = tf.train.ClusterSpec({JOB: list(addresses)})
-  proto.cluster_def.CopyFrom(spec.as_cluster_def())
-
-
 def answer(address: str) -> messages.Answer:
   """Queries a worker's devices and ends sessions of earlier harnesses."""
   config = tf1.ConfigProto(operation_timeout_in_ms=_TIMEOUT_MS)
+  target = f"grpc://{address}"
   try:
-    with tf1.Session(target(address), graph=tf.Graph(), config=config) as asked:
+    with tf1.Session(target, graph=tf.Graph(), config=config) as asked:
       listed = asked.list_devices()
-    tf1.Session.reset(target(address), config=config)
+    tf1.Session.reset(target, config=config)
   except tf.errors.OpError as error:
     return messages.Answer({}, error.message)
   return messages.Answer(

@@ -47,12 +47,8 @@ def high_water_bytes(names: Iterable[str]) -> dict[str, float]:
 
 
 def _gpus(names: Iterable[str]) -> dict[str, str]:
-  kinds = {name: host.kind_and_number(name) for name in names}
-  return {
-    name: f"GPU:{number}"
-    for name, (kind, number) in kinds.items()
-    if kind == "GPU"
-  }
+  gpus = (name for name in names if host.kind_of(name) == "GPU")
+  return {name: name.rpartition("/device:")[2] for name in gpus}
 
 
 def parse(

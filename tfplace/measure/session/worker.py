@@ -10,6 +10,8 @@ import ctypes
 import ipaddress
 import os
 import resource
+import select
+import signal
 import sys
 import threading
 import time
@@ -20,7 +22,6 @@ from typing import Any, TypeAlias
 from tfplace.errors import MeasurementError
 from tfplace.measure.local import host
 from tfplace.measure.session import messages
-from tfplace.measure.session.child_process import end_with_parent
 
 _FAILURES = {
   "ResourceExhaustedError": "out_of_memory",
@@ -28,13 +29,14 @@ _FAILURES = {
   "UnavailableError": "lost",
   "AbortedError": "lost",
 }
+_PARENT_CHECK_S = 1.0
 _IDLE_S = 5.0  # Without work, until a server returns freed memory.
 _IDLE_SHARE = 0.02  # Of a core, by the polls of an idle server.
 
 
 def main(argv: list[str]) -> None:
   """Serves the parent on the socket `argv[1]` until the parent closes it."""
-  end_with_parent()
+  _end_with_parent()
   _prefer_for_oom_kill()
   _skip_keras()
   parent = connection.Connection(int(argv[1]))
@@ -53,6 +55,30 @@ def main(argv: list[str]) -> None:
     _serve(run, parent)
   # TensorFlow's servers cannot be stopped cleanly, so destructors are skipped.
   os._exit(0)
+
+
+def _end_with_parent() -> None:
+  """Ends this process when its parent ends, for any reason.
+
+  The parent holds the pipe of this process's standard input. Linux sends its
+  parent-death signal when the spawning thread ends, so the pipe is used
+  instead. A fork of the parent may keep the pipe open, so the parent's id is
+  watched, too. A stopped process cannot watch anything. But its own process
+  group becomes orphaned, and the kernel then sends SIGHUP and SIGCONT to
+  stopped members.
+  """
+  signal.signal(signal.SIGHUP, signal.SIG_DFL)
+  os.setpgid(0, 0)
+  parent = os.getppid()
+
+  def watch() -> None:
+    while os.getppid() == parent:
+      readable, _, _ = select.select([0], [], [], _PARENT_CHECK_S)
+      if readable and not os.read(0, 1):
+        break
+    os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
 
 
 def _prefer_for_oom_kill() -> None:
@@ -125,7 +151,7 @@ def _start(config: messages.ChildConfig) -> tuple[messages.Ready, _Run]:
   def run(request: Any, report: Callable[[str], None]) -> Any:
     target = server.target if server else ""
     if config.remote:
-      target = session.target(config.remote[0])
+      target = f"grpc://{config.remote[0]}"
     is_times = isinstance(request, messages.TimesRequest)
     function = session.time_each if is_times else session.run_steps
     return function(request, target, proto, report)

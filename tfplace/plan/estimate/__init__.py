@@ -17,12 +17,7 @@ from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import PlanConfig, StepOptions
 from tfplace.plan.estimate import fits
 from tfplace.plan.estimate.batch import find_largest_batch
-from tfplace.plan.estimate.cards import (
-  Card,
-  Traces,
-  cards_of,
-  cluster_card,
-)
+from tfplace.plan.estimate.cards import Card, Traces, cards_of, cluster_card
 from tfplace.plan.estimate.step import estimate_step
 from tfplace.plan.precisions import PRECISIONS
 from tfplace.plan.source import ModelSource, open_source
@@ -64,10 +59,8 @@ def estimate(
     FormatError: the preset is unknown, or the file is invalid.
     TfplaceError: another argument is invalid.
   """
-  config, rows = (
-    PlanConfig.from_options(options, StepOptions),
-    cards_of(cluster),
-  )
+  config = PlanConfig.from_options(options, StepOptions)
+  rows = cards_of(cluster)
   source = open_source(
     model,
     training=training,
@@ -151,8 +144,7 @@ def estimate_steps(
   """
   check_precisions(precisions or [])
   steps = []
-  wanted: Sequence[str | None] = precisions or (None,)
-  for precision in wanted:
+  for precision in precisions or (None,):
     traces = Traces(source, config, precision, on_stage)
     traced, step = estimate_step(traces, rows)
     steps.append(step)

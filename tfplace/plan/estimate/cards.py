@@ -49,10 +49,6 @@ class Card:
   is_preset: bool
   kind: str | None = None
 
-  def one_kind(self, graph: OpGraph) -> str:
-    """Returns the kind of the card alone."""
-    return self.kind or main_kind(graph, self.cluster)
-
   def kinds(self) -> tuple[str, ...]:
     """Returns the kinds that count where several devices do."""
     return (self.kind,) if self.kind else _kinds(self.cluster)

@@ -17,7 +17,7 @@ from tfplace.graph.order import AUTO
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph
-from tfplace.plan.estimate.cards import MAX_DEVICES, Card
+from tfplace.plan.estimate.cards import MAX_DEVICES, Card, main_kind
 from tfplace.simulate import Schedule, Simulator
 
 # Placers of a step on several devices, tried in order, with a limit in seconds.
@@ -61,8 +61,6 @@ class OneDevice:
   @property
   def least_devices(self) -> int:
     """Devices that the bytes held during the whole step need."""
-    if math.isinf(self.memory_bytes):
-      return 1
     here = self.schedule.placement.devices == self.device
     held = float(self.problem.graph.persistent_bytes[here].sum())
     return max(1, math.ceil(held / max(self.memory_bytes, 1.0)))
@@ -85,7 +83,7 @@ class OneDevice:
 
 def on_one_device(graph: OpGraph, card: Card) -> OneDevice:
   """Simulates a step with everything on one device that can run there."""
-  kind = card.one_kind(graph)
+  kind = card.kind or main_kind(graph, card.cluster)
   cluster = card.with_devices(1, kind)
   problem = on_cards_only(graph, cluster, (kind,))
   device = next(i for i, d in enumerate(cluster.devices) if d.kind == kind)
@@ -106,12 +104,7 @@ class Fit(NamedTuple):
 
 
 def smallest_fit(
-  card: Card,
-  one: OneDevice,
-  config: VariantConfig,
-  *,
-  first: int,
-  most: int,
+  card: Card, one: OneDevice, config: VariantConfig, *, first: int, most: int
 ) -> SmallestFit | None:
   """Finds the fewest devices of a card, `first` to `most`, that hold a step.
 
@@ -142,7 +135,7 @@ def placed(
   Each placement is simulated; one that does not fit is None.
   """
   memory = sum(d.memory_bytes for d in cluster.devices if d.kind in kinds)
-  if float(graph.persistent_bytes.sum()) > memory and not math.isinf(memory):
+  if float(graph.persistent_bytes.sum()) > memory:
     return None
   problem = on_cards_only(graph, cluster, kinds)
   for strategy in _STRATEGIES:

@@ -42,7 +42,12 @@ def peak_memory(
   for op in np.flatnonzero(here & (graph.persistent_bytes > 0)).tolist():
     role = roles.get(graph.names[op], parts.OTHER)
     sums[role] += float(graph.persistent_bytes[op])
-  op_part = np.array(_parts(graph), object)
+  # Of the outputs of each op.
+  op_part = np.select(
+    [_is_backward(graph), np.array(graph.types) == "ReadVariableOp"],
+    [parts.GRADIENTS, parts.READS],
+    parts.ACTIVATIONS,
+  )
   part = np.where(blocks.is_temporary, parts.TEMPORARY, op_part[blocks.op])
   for name in set(part[held].tolist()):
     sums[name] += float(blocks.num_bytes[held & (part == name)].sum())
@@ -60,19 +65,6 @@ def peak_memory(
     parts=sums,
     layers=tuple(LayerBytes(*x) for x in largest[:_MAX_LAYERS]),
   )
-
-
-def _parts(graph: OpGraph) -> list[str]:
-  """Returns [num_ops] the part that the outputs of each op belong to."""
-  backward = _is_backward(graph)
-  return [
-    parts.GRADIENTS
-    if is_backward
-    else parts.READS
-    if type_ == "ReadVariableOp"
-    else parts.ACTIVATIONS
-    for type_, is_backward in zip(graph.types, backward.tolist(), strict=True)
-  ]
 
 
 def _is_backward(graph: OpGraph) -> np.ndarray:
