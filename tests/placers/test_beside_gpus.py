@@ -106,7 +106,7 @@ def test_a_short_search_keeps_time_for_cpus_where_memory_may_be_short(
   assert result.evaluation.feasible and _on_cpu(result) > 0
   (with_cpus, first_s), (also_with_cpus, _) = seconds
   assert not with_cpus and also_with_cpus
-  assert first_s == pytest.approx(0.8 * 0.15)
+  assert first_s == pytest.approx(0.6 * 0.15)
 
 
 def test_estimates_beside_measured_times_are_told():

@@ -26,8 +26,9 @@ from tfplace.placers.requests import Request, followed, with_effort
 from tfplace.placers.search.annealing import AnnealingPlacer
 
 LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
-# Share of the budget for the search without CPUs; the rest goes on with them.
-_FIRST_SHARE = 0.8
+# Shares of the budget for a search without CPUs, and for one with them that
+# goes on from it. What gains has the rest. Chosen by trial.
+_FIRST_SHARE, _WIDE_SHARE = 0.6, 0.1
 # Seconds per op without which CPUs do not compute, unless memory may be short
 # or they do in a start.
 _CPUS_S_PER_OP = 5e-4
@@ -104,23 +105,27 @@ def place_beside_gpus(
     share = dataclasses.replace(share, seconds=budget.left_s)
     result = place_in_order(request, problem, share, starts)
     return dataclasses.replace(result, all_on_gpus_us=math.inf)
-  on_gpus = _with_problem(first, problem)
-  left = budget.minus(first.evaluations)
-  if is_short or left.is_over or first.evaluation.is_within(budget.gap):
-    return on_gpus
-  found = first.placement.devices[np.newaxis]
-  rows = found if starts is None else np.concatenate((found, starts))
-  last = _resumed(request, on_gpus.placement.problem, left, rows)
-  gpus_us, all_us = (r.evaluation.step_time_us for r in (first, last))
-  if all_us > (1 - LEAST_GAIN) * gpus_us:
-    return with_effort(on_gpus, last)
+  if is_short or first.evaluation.is_within(budget.gap):
+    return _with_problem(first, problem)
+  narrow, wide = narrow.in_order(first.order), problem.in_order(first.order)
+  row = first.placement.devices[np.newaxis]
+  rows = row if starts is None else np.concatenate((row, starts))
+  on_all = _resumed(request, wide, budget.fraction(_WIDE_SHARE), rows)
+  gpus_us, all_us = (r.evaluation.step_time_us for r in (first, on_all))
+  gains = all_us <= (1 - LEAST_GAIN) * gpus_us
+  result = followed(first, on_all) if gains else with_effort(first, on_all)
+  left = budget.minus(result.evaluations)
+  if not left.is_over:
+    rest = wide if gains else narrow
+    row = result.placement.devices[np.newaxis]
+    result = followed(result, _resumed(request, rest, left, row))
   return dataclasses.replace(
-    followed(first, last),
+    _with_problem(result, problem),
     strategy=first.strategy,
-    tried=on_gpus.tried,
+    tried=_with_problem(first, problem).tried,
     skipped=first.skipped,
     other_order_us=first.other_order_us,
-    all_on_gpus_us=gpus_us,
+    all_on_gpus_us=gpus_us if gains else None,
   )
 
 
