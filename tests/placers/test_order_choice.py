@@ -8,7 +8,7 @@ from tests.testing.split_steps import split_graph, two_stages
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import Problem
 from tfplace.graph.budget import Budget
-from tfplace.placers import order_choice, registry
+from tfplace.placers import registry
 from tfplace.placers.one_shot import placed_once
 from tfplace.simulate import Simulator
 
@@ -34,30 +34,6 @@ def test_auto_stays_with_arrival_where_rank_gains_too_little(strategy):
   assert result.other_order_us == 1010
   assert result.history[-1].step_time_us == 1012
   assert {tried.order for tried in result.tried} <= {"arrival"}
-
-
-@pytest.mark.parametrize(
-  "update_us, searched", [(1.0, ["rank"]), (1000.0, ["rank", "arrival"])]
-)
-def test_a_search_by_rank_that_gains_too_little_goes_on_by_arrival(
-  update_us, searched, monkeypatch
-):
-  orders, placed = [], order_choice._placed
-
-  def noting(request, problem, budget, starts):
-    orders.append(problem.order)
-    return placed(request, problem, budget, starts)
-
-  monkeypatch.setattr(order_choice, "_placed", noting)
-  result = tfplace.place(
-    two_stages(update_us=update_us),
-    "annealing",
-    order="auto",
-    max_evaluations=200,
-  )
-  assert orders == searched
-  assert result.evaluations <= 220  # starts may exceed a trial's share
-  assert result.order == searched[-1]
 
 
 @pytest.mark.parametrize("strategy", ["m_topo", "annealing"])

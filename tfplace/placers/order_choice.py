@@ -2,8 +2,7 @@
 
 One-shot strategies place the step in both orders. A search runs in one order:
 by rank, in which searches gain more, unless data parallelism, pipelines and
-hybrids are slower by rank, or half of it gains too little. Its result is then
-judged in both orders.
+hybrids are slower by rank. Its result is then judged in both orders.
 """
 
 import dataclasses
@@ -29,8 +28,6 @@ from tfplace.simulate import Simulator
 # Share of the budget for each rule in each order, and largest share of what is
 # left of it.
 _RULES_SHARE, _RULES_MOST = 0.12, 0.25
-# Share of a search by rank before it must gain `LEAST_GAIN`; our choice.
-_TRY_SHARE = 0.5
 
 
 def place_in_order(
@@ -89,7 +86,9 @@ def better_order(step_us: Mapping[str, float]) -> str:
 
 def _better(results: Mapping[str, Result]) -> Result:
   """Returns the result of the better order, with the effort of both."""
-  us = _step_us(results)
+  us = {
+    order: result.evaluation.step_time_us for order, result in results.items()
+  }
   order = better_order(us)
   others = [result for o, result in results.items() if o != order]
   return dataclasses.replace(
@@ -130,35 +129,22 @@ def _by_rules(
 def _searched(
   request: Request, results: dict[str, Result], budget: Budget
 ) -> Result:
-  """Searches from the best rule in one order and judges the result in both.
-
-  Where rank is searched although it does not gain enough yet, it has a part of
-  the budget to do so; the better order has the rest.
-  """
-  us = _step_us(results)
+  """Searches from the best rule in one order and judges the result in both."""
+  us = {order: results[order].evaluation.step_time_us for order in results}
   order = RANK if RANK in results else ARRIVAL
   if ARRIVAL in results and us[ARRIVAL] <= (1 - LEAST_GAIN) * us[order]:
     order = ARRIVAL
+  first = results[order].placement
   left = budget.minus(sum(result.evaluations for result in results.values()))
-  for share in (1.0,) if better_order(us) == order else (_TRY_SHARE, 1.0):
-    first = results[order].placement
-    part = left.fraction(share)
-    last = _placed(request, first.problem, part, first.devices[np.newaxis])
-    results[order] = followed(results[order], last)
-    (other,) = (o for o in ORDERS if o != order)
-    judged = _judged(results[order], other)
-    if judged is not None and (
-      judged.evaluation.step_time_us < us.get(other, math.inf)
-    ):
-      results[other] = judged
-    left = left.minus(last.evaluations)
-    us = _step_us(results)
-    order = better_order(us)
+  last = _placed(request, first.problem, left, first.devices[np.newaxis])
+  results[order] = followed(results[order], last)
+  (other,) = (o for o in ORDERS if o != order)
+  judged = _judged(results[order], other)
+  if judged is not None and (
+    judged.evaluation.step_time_us < us.get(other, math.inf)
+  ):
+    results[other] = judged
   return _better(results)
-
-
-def _step_us(results: Mapping[str, Result]) -> dict[str, float]:
-  return {o: result.evaluation.step_time_us for o, result in results.items()}
 
 
 def _judged(result: Result, order: str) -> Result | None:
