@@ -15,6 +15,7 @@ from tfplace.graph import Evaluation, Placement
 from tfplace.graph.evaluation import Result
 from tfplace.graph.order import RANK
 from tfplace.report import page, trace
+from tfplace.report.rows import as_schedule
 from tfplace.simulate import control_edges
 
 if TYPE_CHECKING:
@@ -58,14 +59,17 @@ def write_pictures(
   Raises:
     TfplaceError: a file cannot be written.
   """
+  if not (values.report or values.trace or values.timeline):
+    return
+  schedule = as_schedule(placement)
   if values.report:
-    page.save_report(placement, values.report, results)
+    page.save_report(schedule, values.report, results)
   if values.trace:
-    trace.save_trace(placement, values.trace)
+    trace.save_trace(schedule, values.trace)
   if values.timeline:
     from tfplace.report import timeline
 
-    timeline.save_timeline(placement, values.timeline)
+    timeline.save_timeline(schedule, values.timeline)
 
 
 def print_evaluation(evaluation: Evaluation) -> None:

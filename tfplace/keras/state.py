@@ -250,7 +250,7 @@ def compiles_own_steps(model: keras.Model, cluster: Cluster) -> bool:
 
   On a host with GPUs, that is the default.
   """
-  has_gpus = any(not device.is_cpu for device in cluster.devices)
+  has_gpus = not cluster.is_cpu.all()
   if has_gpus and not tf.config.list_physical_devices("GPU"):
     return bool(trainer.model_supports_jit(model))
   return wants_jit(model)

@@ -104,7 +104,7 @@ class KerasSteps(Steps):
     is_local: bool,
   ) -> None:
     # CPUs gain 10%, too little for losses that differ by rounding.
-    has_gpus = not all(device.is_cpu for device in cluster.devices)
+    has_gpus = not cluster.is_cpu.all()
     fuses = has_gpus and not compiles(source, cluster, config)
     super().__init__(dataclasses.replace(source, fuses=fuses), cluster, config)
     self.is_local = is_local

@@ -60,7 +60,7 @@ def check_report(path: str | os.PathLike[str]) -> None:
 
 
 def save_report(
-  placement: Placement,
+  step: Schedule | Placement,
   path: str | os.PathLike[str],
   results: Sequence[Result] = (),
 ) -> None:
@@ -75,7 +75,7 @@ def save_report(
       the file cannot be written.
   """
   check_report(path)
-  write_bytes(path, _render(as_schedule(placement), results).encode("utf-8"))
+  write_bytes(path, _render(as_schedule(step), results).encode("utf-8"))
 
 
 def _render(schedule: Schedule, results: Sequence[Result]) -> str:

@@ -118,7 +118,7 @@ def _single_name(plan: Plan, single: Evaluation) -> str:
   cluster = plan.placement.problem.cluster
   name = max(single.busy_us, key=lambda device: single.busy_us[device])
   is_cpu = name in cluster.index and cluster.devices[cluster.index[name]].is_cpu
-  if not is_cpu or all(device.is_cpu for device in cluster.devices):
+  if not is_cpu or cluster.is_cpu.all():
     return "one device"
   return f"{_short(name)} alone"
 

@@ -42,7 +42,7 @@ def peak_memory(
   for op in np.flatnonzero(here & (graph.persistent_bytes > 0)).tolist():
     role = roles.get(graph.names[op], parts.OTHER)
     sums[role] += float(graph.persistent_bytes[op])
-  # Of the outputs of each op.
+  # The part that the outputs of each op belong to.
   op_part = np.select(
     [_is_backward(graph), np.array(graph.types) == "ReadVariableOp"],
     [parts.GRADIENTS, parts.READS],
