@@ -27,7 +27,7 @@ from tfplace.placers.search.annealing import AnnealingPlacer
 
 LEAST_GAIN = 0.05  # Share of the step time that work on the CPU must save.
 # Shares of the budget for a search without CPUs, and for one with them that
-# goes on from it; the rest is for the better of both. Our choice: the last fifth
+# goes on from it; the rest is for the better of both. Our choice: the last 20%
 # of a search gained 0 to 2% on ten steps, less than the 5% that are asked for.
 _FIRST_SHARE, _WIDE_SHARE = 0.6, 0.1
 # Seconds per op without which CPUs do not compute, unless memory may be short
