@@ -78,7 +78,7 @@ BENCHMARKS = {
   ),
   "policy": Benchmark(
     "benchmarks.run_policy",
-    ("--set=training", "--rows=^synthetic 2 ", "--budgets_s=1", "--alone_s=1"),
+    ("--rows=^mobilenet", "--budgets_s=1", "--alone_s=1"),
     measures=("cost", "hardware", "learned", "placers", "simulate"),
   ),
   "policy_published": Benchmark(
