@@ -15,7 +15,8 @@ from tfplace.training.encoder.gdp import NetworkConfig, PlacementNetwork
 
 @pytest.fixture(autouse=True)
 def seeded():
-  """Weights are drawn from one seed, so that a failure comes back."""
+  """One seed, and ops as in a training run: a failure comes back alone."""
+  tf.config.experimental.enable_op_determinism()
   tf.keras.utils.set_random_seed(0)
 
 
