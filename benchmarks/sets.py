@@ -3,11 +3,11 @@
 `TRAINING` has steps that the shipped `ordered` was trained on, and steps in
 units, on which training gained nothing. Anything may be chosen on
 `DEVELOPMENT`: the rows of GO's published table (Zhou et al., NeurIPS 2020) and
-steps of other models. `HOLDOUT`, the fourth, was placed once after
-all choices; the next evidence needs models and devices of no set. The code of
-the first three is gone (LLaMA, PaLM, gMLP, wav2vec 2.0, Perceiver, Swin,
-ConvLSTM, DDPM, RetNet, SegFormer, Hourglass, EfficientDet, CLIP, DLRM, Deep
-Speech, N-BEATS).
+steps of other models. `HOLDOUT`, the fourth, was placed after all choices, and
+again on later code: a choice that its rows suggest needs models and devices of
+no set as evidence. The code of the first three is gone (LLaMA, PaLM, gMLP,
+wav2vec 2.0, Perceiver, Swin, ConvLSTM, DDPM, RetNet, SegFormer, Hourglass,
+EfficientDet, CLIP, DLRM, Deep Speech, N-BEATS).
 """
 
 import dataclasses
