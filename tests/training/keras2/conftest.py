@@ -15,7 +15,7 @@ from tfplace.training.encoder.gdp import NetworkConfig, PlacementNetwork
 
 @pytest.fixture(autouse=True)
 def seeded():
-  """One seed, and ops as in a training run: a failure comes back alone."""
+  """Seeded, and ops as in training, whatever ran before: failures repeat."""
   tf.config.experimental.enable_op_determinism()
   tf.keras.utils.set_random_seed(0)
 
