@@ -22,6 +22,7 @@ from tfplace.placers.dask_workers import (
 )
 from tfplace.placers.replan import Start, carried_over
 from tfplace.placers.requests import Request
+from tfplace.placers.sub_clusters import place_also_on_parts
 
 
 def place(
@@ -48,7 +49,8 @@ def place(
     evaluator: evaluates placements; None means the simulator.
     policy: directory of an exported policy, for a learned strategy or `auto`.
     max_evaluations: limits the search by placements instead of seconds, which
-      makes results for a seed equal on all machines.
+      makes results for a seed equal on all machines. Each part of the cluster
+      (see `sub_clusters`) has as many, so more devices are never worse.
     init_placement: a placement or op -> device mapping to start from, for
       strategies that accept a start. If it has the same ops and devices and
       fits in memory, the result is never worse, except by the 5% for which no
@@ -124,6 +126,8 @@ def place_here(
     TfplaceError: the strategy rejects the problem.
   """
   warm_up(request.strategy, problem.cluster.has_message_costs)
+  if request.uses_budget and starts is None:
+    return place_also_on_parts(request, problem, request.budget)
   return place_beside_gpus(request, problem, request.budget, starts)
 
 

@@ -74,6 +74,13 @@ class Request:
     """True if the strategy goes on from starts for as long as allowed."""
     return registry.STRATEGIES[self.strategy].accepts_start
 
+  @property
+  def uses_budget(self) -> bool:
+    """True if the strategy gets better with time."""
+    return (
+      self.searches or registry.STRATEGIES[self.strategy].family == "search"
+    )
+
   def judge(self, problem: Problem) -> Evaluator:
     """Returns what evaluates placements of the problem."""
     return Simulator(problem) if self.evaluator is None else self.evaluator
