@@ -1,4 +1,4 @@
-"""Parts of a cluster: hosts, and GPUs of each kind.
+"""Parts of a cluster: hosts, GPUs of each kind, and half of equal GPUs.
 
 More devices mean a larger search space, in which the same budget may find a
 slower placement, and list scheduling does not see that a network is too slow.
@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,16 +32,19 @@ _LEAD = 0.05
 
 
 def parts(cluster: Cluster) -> list[np.ndarray]:
-  """Returns the devices of each part: hosts, and GPUs of a kind with CPUs.
+  """Returns the devices of each part, to be divided further.
 
-  Of parts with devices of the same kinds and sizes in as many hosts, only the
-  first counts.
+  Parts are a host, the GPUs of a kind, or the first half of GPUs of one kind,
+  with the CPUs of their hosts. Of parts with devices of the same kinds and
+  sizes in as many hosts, only the first counts.
   """
   devices, hosts, is_cpu = cluster.devices, cluster.hosts, cluster.is_cpu
   computes = is_cpu if is_cpu.all() else ~is_cpu
   kinds = np.array([device.kind for device in devices])
   masks = [hosts == host for host in np.unique(hosts)]
   masks += [kinds == kind for kind in dict.fromkeys(kinds[computes])]
+  if len(set(kinds[computes])) == 1:
+    masks.append(np.cumsum(computes) <= (computes.sum() + 1) // 2)
   found: dict[object, np.ndarray] = {}
   for mask in masks:
     chosen = mask & computes
@@ -67,8 +69,9 @@ def place_also_on_parts(
 ) -> Result:
   """Places a problem; the search of a whole step may start on a part.
 
-  With a budget of evaluations, each part is searched, too, for as many as the
-  whole cluster, and the result is never slower than that of a part.
+  With a budget of evaluations, each part that may be faster is searched, too,
+  for as many as the whole cluster, and the result is never slower than that of
+  a part.
 
   Raises:
     InfeasibleError: nothing found fits in memory.
@@ -76,7 +79,7 @@ def place_also_on_parts(
   chosen = parts(problem.cluster)
   if not chosen or request.evaluator is not None:
     return place_beside_gpus(request, problem, budget, None)
-  starts, first = None, _by_rules(request, problem, budget, chosen)
+  starts, first = None, _by_rules(request, problem, budget)
   left = budget.minus(first.evaluations if first else 0)
   if first is not None:
     starts = first.placement.devices[np.newaxis]
@@ -88,6 +91,8 @@ def place_also_on_parts(
   for devices in chosen:
     with contextlib.suppress(TfplaceError):  # It lacks memory, or a kernel.
       part = _on_part(problem, devices)
+      if part.lower_bound_us >= result.evaluation.step_time_us:
+        continue
       check_memory(part)
       found = place_also_on_parts(request, part, budget)
       result = _faster(result, _on_all(found, problem, devices))
@@ -95,10 +100,7 @@ def place_also_on_parts(
 
 
 def _by_rules(
-  request: Request,
-  problem: Problem,
-  budget: Budget,
-  chosen: Sequence[np.ndarray],
+  request: Request, problem: Problem, budget: Budget
 ) -> Result | None:
   """Returns the best placement of m-ETF and HEFT on a part.
 
@@ -108,7 +110,7 @@ def _by_rules(
     The result; None if it is not clearly faster than theirs on all devices, or
     in a short search.
   """
-  share = budget.fraction(_RULES_SHARE)
+  chosen, share = parts(problem.cluster), budget.fraction(_RULES_SHARE)
   runs = len(_RULES) * (1 + len(chosen))
   is_short = share.seconds < _RULE_S_PER_OP * problem.graph.num_ops * runs
   if share.max_evaluations is not None:
@@ -120,9 +122,9 @@ def _by_rules(
   on_part = Tracker("part", problem, judge, share)
   everything = np.arange(problem.cluster.num_devices)
   for devices, strategy in itertools.product((everything, *chosen), _RULES):
-    part = _on_part(problem, devices)
-    part = gpus_compute(part) or part
     with contextlib.suppress(TfplaceError):  # It lacks memory, or a kernel.
+      part = _on_part(problem, devices)
+      part = gpus_compute(part) or part
       placer = registry.get_placer(strategy)
       found = placer.place(part, Simulator(part), share, request.seed)
       tracker = on_all if devices is everything else on_part
