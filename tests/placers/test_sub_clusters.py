@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tfplace import OpSpec, Problem, build_graph, cluster_preset, place
+from tfplace.errors import InfeasibleError
 from tfplace.graph.cluster import with_max_memory
 from tfplace.placers import sub_clusters
 from tfplace.placers.beside_gpus import gpus_compute, place_beside_gpus
@@ -15,14 +16,19 @@ CLUSTERS = {
   "v100x2+p100x2": [[0, 1, 4], [2, 3, 4]],
   "2*v100x1+a100x2": [[0, 1], [4, 5, 6], [0, 1, 2, 3]],
   "2*(v100x1+p100x1)": [[0, 1, 2], [0, 2, 3, 5], [1, 2, 4, 5]],
+  "1*v100x2-pcie+1*v100x2": [[0, 1, 2], [3, 4, 5]],  # Their links differ.
+  "p100x1+v100x1": [[0, 2], [1, 2]],
   "v100x3": [[0, 1, 3]],
   "v100x1": [],
 }
 SLOWER = {"CPU": 20, "p100": 2, "a100": 0.5, "": 1}  # than a V100
 
 
-def layered(cluster, seed, layers=40):
-  """A graph of layers with branches, whose tensors are costly to send."""
+def layered(cluster, seed, layers=40, lacks=None):
+  """A graph of layers with branches, whose tensors are costly to send.
+
+  Kinds of devices that `lacks` names have no kernel for every n-th op.
+  """
   rng = np.random.default_rng(seed)
   kinds = {d.kind for d in cluster.devices}
   ops, edges = [], []
@@ -33,6 +39,9 @@ def layered(cluster, seed, layers=40):
         kind: us * next(factor for key, factor in SLOWER.items() if key in kind)
         for kind in kinds
       }
+      for kind, every in (lacks or {}).items():
+        if len(ops) % every == 0:
+          del time_us[kind]
       size = [float(rng.uniform(1e5, 4e6))]
       ops.append(OpSpec(f"o{layer}_{branch}", "MatMul", time_us, size))
       for before in range(3 * (layer - 1), 3 * layer) if layer else ():
@@ -53,7 +62,7 @@ def test_parts_are_hosts_of_each_sort_kinds_and_halves(name):
 
 
 @pytest.mark.parametrize("name", [n for n, found in CLUSTERS.items() if found])
-@pytest.mark.parametrize("strategy", ["annealing", "brkga"])
+@pytest.mark.parametrize("strategy", ["annealing", "brkga", "auto"])
 def test_a_cluster_is_never_slower_than_its_parts(name, strategy):
   cluster = cluster_preset(name)
   for seed in range(2):
@@ -64,6 +73,25 @@ def test_a_cluster_is_never_slower_than_its_parts(name, strategy):
       part = Problem(graph, part_of(cluster, devices))
       found = place(part, **options)
       assert whole.evaluation.step_time_us <= found.evaluation.step_time_us
+    for result in (whole, *whole.tried):
+      problem = result.placement.problem
+      assert problem.cluster is cluster
+      (again,) = Simulator(problem).evaluate([result.placement])
+      assert again.step_time_us == result.evaluation.step_time_us
+
+
+def test_a_start_has_no_more_work_on_cpus_than_the_search_may(monkeypatch):
+  """Every sixth op has no kernel for a V100, and would run on the CPU there."""
+  monkeypatch.setattr(sub_clusters, "_LEAD", -9.0)
+  cluster = cluster_preset("v100x2+p100x2")
+  graph = layered(cluster, 0, lacks={"GPU-v100": 6})
+  problem = Problem(graph, cluster)
+  searched = spied(monkeypatch)
+  result = place(problem, "auto", max_evaluations=150)
+  starts = searched[0][-1]
+  ops = np.arange(graph.num_ops)
+  assert gpus_compute(problem).allowed[ops, starts[0]].all()
+  assert "init" not in {one.strategy for one in result.tried}  # None is given.
 
 
 def test_a_part_that_lacks_memory_is_not_searched(monkeypatch):
@@ -103,7 +131,7 @@ def test_a_whole_step_starts_from_a_part_that_leads(monkeypatch, name):
   )
   searched = spied(monkeypatch)
   place(problem, "annealing", budget_s=0.5)  # No part leads here.
-  monkeypatch.setattr(sub_clusters, "_LEAD", -1.0)
+  monkeypatch.setattr(sub_clusters, "_LEAD", -9.0)
   place(problem, "annealing", budget_s=1e-3)
   result = place(problem, "annealing", budget_s=0.5)
   *others, (_, seconds, starts) = searched
@@ -112,4 +140,20 @@ def test_a_whole_step_starts_from_a_part_that_leads(monkeypatch, name):
   assert start.step_time_us == pytest.approx(fastest_us)
   assert np.isin(starts, devices).all() and seconds < 0.5
   assert result.evaluation.step_time_us <= start.step_time_us
-  assert result.history[0].strategy == "part"
+
+
+def test_a_part_is_placed_where_the_search_on_all_devices_finds_nothing(
+  monkeypatch,
+):
+  def placed(request, problem, budget, starts):
+    if problem.cluster is cluster:
+      raise InfeasibleError("nothing found fits")
+    return place_beside_gpus(request, problem, budget, starts)
+
+  monkeypatch.setattr(sub_clusters, "place_beside_gpus", placed)
+  cluster = cluster_preset("2*v100x2")
+  problem = Problem(layered(cluster, 0), cluster)
+  result = place(problem, "annealing", max_evaluations=20)
+  assert np.isin(result.placement.devices, [0, 1, 2]).all()
+  with pytest.raises(InfeasibleError, match="nothing found fits"):
+    place(problem, "annealing", budget_s=0.2)

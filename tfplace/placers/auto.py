@@ -38,7 +38,7 @@ from tfplace.placers.tracker import (
 from tfplace.simulate import Simulator
 
 # Names of the given placements, and of a policy's, among the results.
-_START, _FOUND = "init", "placements of the policy"
+GIVEN, _FOUND = "init", "placements of the policy"
 _MET = "a placement is known that is proven to be optimal, or nearly so"
 # Division of the budget; shares were chosen by trial, times measured.
 # Share of the remaining seconds for a classical placer that limits itself (the
@@ -95,7 +95,7 @@ class AutoPlacer:
     run = _Run(self, problem, evaluator, budget, seed)
     if self.start is not None:
       given = self.start
-      run.attempt_starts(_START, lambda: given)
+      run.attempt_starts(GIVEN, lambda: given)
     if self.policy is not None and self.learned:
       policy = self.policy
       find = functools.partial(registry.policy_starts, policy, problem)
@@ -305,7 +305,7 @@ class _Run:
 
   def _starts(self) -> list[Result]:
     """Returns the starts of the search: the given one, then the best."""
-    given = [r for r in self.tried if r.strategy == _START]
+    given = [r for r in self.tried if r.strategy == GIVEN]
     best = best_first(self.tried)[:_STARTS]
     return [*given, *(r for r in best if r not in given)]
 
@@ -381,7 +381,7 @@ def consolidated(
   if best.is_optimal:
     limit_us = best.step_time_us
   for tried in result.tried:
-    if tried.strategy == _START:
+    if tried.strategy == GIVEN:
       limit_us = min(limit_us, tried.evaluation.step_time_us)
   setup_s = _CONSOLIDATION_S_PER_OP * problem.graph.num_ops
   if budget.left_s <= setup_s or budget.max_evaluations == 0:
