@@ -49,9 +49,9 @@ def place(
     evaluator: evaluates placements; None means the simulator.
     policy: directory of an exported policy, for a learned strategy or `auto`.
     max_evaluations: limits the search by placements instead of seconds, which
-      makes results for a seed equal on all machines. Without a start, each part
-      of the cluster (see `sub_clusters`) that may be faster has as many, so more
-      devices are never worse.
+      makes results for a seed equal on all machines. Without a start, parts of
+      the cluster that may be faster (see `sub_clusters`) have as many each, so
+      more devices are never worse.
     init_placement: a placement or op -> device mapping to start from, for
       strategies that accept a start. If it has the same ops and devices and
       fits in memory, the result is never worse, except by the 5% for which no
