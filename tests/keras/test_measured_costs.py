@@ -80,6 +80,34 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   assert other.costs == "estimated" and "Estimated op times" in str(other.notes)
 
 
+def test_another_visible_gpu_is_measured_anew(monkeypatch):
+  # GPU:0 is the first visible GPU, whichever of the host's that is.
+  visible = ["A100"]
+  monkeypatch.setattr(
+    tf.config, "list_physical_devices", lambda _: ["A100", "V100"]
+  )
+  monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: visible)
+  monkeypatch.setattr(
+    tf.config.experimental,
+    "get_device_details",
+    lambda gpu: {"device_name": gpu},
+  )
+  before = local_step._devices(PAIR)
+  visible[0] = "V100"
+  assert local_step._devices(PAIR) != before
+
+
+def test_lack_of_memory_for_the_graph_of_a_step_is_told(monkeypatch):
+  model = tfplace.place_model(at.build("dense"), batch_size=at.BATCH)
+
+  def full(*_, **__):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+  monkeypatch.setattr(local_step.placed_step, "step_request", full)
+  with pytest.raises(MeasurementError, match="could not be run: OOM"):
+    model.placement.measure(steps=1)
+
+
 def test_own_devices_are_measured_and_described_ones_estimated():
   options = {"strategy": "single", "batch_size": at.BATCH}
   model = tfplace.place_model(at.build("dense"), **options)

@@ -137,7 +137,7 @@ def _devices(cluster: Cluster) -> dict[str, Any]:
     "devices": [[d.name, d.kind] for d in cluster.devices],
     "gpus": [
       tf.config.experimental.get_device_details(gpu).get("device_name", "")
-      for gpu in tf.config.list_physical_devices("GPU")
+      for gpu in tf.config.get_visible_devices("GPU")
     ],
     "cpu": [host.cpu_name(), len(os.sched_getaffinity(0))],
     "threads": [
@@ -218,13 +218,13 @@ def _run(
   """Runs the step as this process does, by the options of `step_request`."""
   finding = side_effects.when_run(traced.graph_def)
   side_effects.refuse(finding, repr(traced.name), MeasurementError)
-  request = placed_step.step_request(
-    traced, placement, optimized=True, **options
-  )
   proto = context.context().config
   proto.isolate_session_state = True
   proto.allow_soft_placement = False
   try:
+    request = placed_step.step_request(
+      traced, placement, optimized=True, **options
+    )
     return session.run_steps(request, "", proto, lambda _: None)
   except tf.errors.OpError as error:
     reason = (error.message.strip() or type(error).__name__).splitlines()[0]
