@@ -82,6 +82,32 @@ def test_a_placed_step_that_differs_is_broken(facts, problem, examined):
   assert data["self_test"]["passed"] is False
 
 
+def test_the_self_test_suits_unequal_gpus_and_cards_to_measure(monkeypatch):
+  import keras
+  import tensorflow as tf
+
+  from tfplace.measure.local import gpus
+
+  class ReadyError(Exception):
+    """The devices are set up."""
+
+  def ready(_):
+    raise ReadyError
+
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["a", "b"])
+  monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
+  monkeypatch.setattr(keras.utils, "set_random_seed", ready)
+  try:
+    with pytest.raises(ReadyError):
+      doctor._train()
+    # An A100 would multiply in TF32 and a V100 in fp32, so losses would differ
+    # by more than `_SAME`.
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+  finally:
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+  assert doctor._PART_MB * 2**20 >= gpus._MEMORY_BYTES
+
+
 def test_a_library_that_ends_the_process_is_found(monkeypatch, tmp_path):
   (tmp_path / "tensorflow.py").write_text("import os\nos.abort()\n")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
