@@ -8,11 +8,14 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import feed_values
 from tfplace.graph.cluster import Device
 from tfplace.graph.problem import Problem
+from tfplace.measure import cluster
 from tfplace.measure.cluster import open_cluster
 from tfplace.measure.harness import MeasurementHarness
-from tfplace.measure.local import runtime
+from tfplace.measure.local import devices, runtime
 from tfplace.measure.local.devices import LocalDevices
 from tfplace.measure.session import messages
+from tfplace.plan import clusters
+from tfplace.plan.stages import Stages
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
 
@@ -55,6 +58,27 @@ def test_host_without_gpu_is_told_what_to_choose(monkeypatch):
     open_cluster("gpus"),
   ):
     pass
+
+
+@pytest.mark.parametrize(
+  ("name", "is_left"), [("gpus", True), ("slurm", True), ("workers:2", False)]
+)
+def test_commands_leave_gpus_to_the_processes_that_run(
+  name, is_left, monkeypatch
+):
+  # A task of a job serves this host's GPUs in a child process.
+  class StartedError(Exception):
+    """The processes start."""
+
+  def started(_):
+    raise StartedError
+
+  seen = []
+  monkeypatch.setattr(cluster, "open_cluster", started)
+  monkeypatch.setattr(devices, "leave_gpus", lambda: seen.append(True))
+  with pytest.raises(StartedError), clusters.opened(name, Stages()):
+    pass
+  assert seen == [True] * is_left
 
 
 def test_processes_with_gpus_keep_the_users_settings(monkeypatch):
