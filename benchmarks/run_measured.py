@@ -81,9 +81,12 @@ def main(values: flags.FlagValues) -> None:
   seeds = lib.numbers("seeds", values.seeds)
   cli.load_tensorflow()
   from tfplace.measure.cluster import open_cluster
+  from tfplace.measure.local.devices import leave_gpus
 
   known = models_of(values.devices)
   lib.check_names("models", values.models, known)
+  if values.devices.startswith("gpus"):
+    leave_gpus()  # Models are built here, and take all memory of a GPU.
   with open_cluster(values.devices) as live:
     cluster = live.cluster
   if (load := os.getloadavg()[0]) > 0.5:

@@ -82,6 +82,32 @@ def test_a_placed_step_that_differs_is_broken(facts, problem, examined):
   assert data["self_test"]["passed"] is False
 
 
+def test_the_self_test_suits_unequal_gpus_and_cards_to_measure(monkeypatch):
+  import keras
+  import tensorflow as tf
+
+  from tfplace.measure.local import gpus
+
+  class ReadyError(Exception):
+    """The devices are set up."""
+
+  def ready(_):
+    raise ReadyError
+
+  monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["a", "b"])
+  monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
+  monkeypatch.setattr(keras.utils, "set_random_seed", ready)
+  try:
+    with pytest.raises(ReadyError):
+      doctor._train()
+    # An A100 would multiply in TF32 and a V100 in fp32, so losses would differ
+    # by more than `_SAME`.
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+  finally:
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+  assert doctor._PART_MB * 2**20 >= gpus._MEMORY_BYTES
+
+
 def test_a_library_that_ends_the_process_is_found(monkeypatch, tmp_path):
   (tmp_path / "tensorflow.py").write_text("import os\nos.abort()\n")
   monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -156,7 +182,11 @@ def test_a_driver_without_a_gpu_is_noted(examined, monkeypatch):
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
   code, (finding,), _ = examined()
   assert code == 0
-  assert "unset CUDA_VISIBLE_DEVICES, which is '-1'" in finding["way_out"]
+  assert finding["way_out"] == "unset CUDA_VISIBLE_DEVICES, which is '-1'"
+  # Slurm sets a number, which may be right.
+  monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+  _, (finding,), _ = examined()
+  assert "which is '0', or pip install 'tfplace[gpu]'" in finding["way_out"]
   monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
   _, (finding,), _ = examined()
   assert finding["problem"].endswith("CUDA libraries are missing or too old")

@@ -19,7 +19,7 @@ from tensorflow.python.ops import resource_variable_ops
 import tfplace
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
-from tfplace.keras import state
+from tfplace.keras import state, variables
 from tfplace.keras.given_placement import stays
 from tfplace.plan import local_devices
 
@@ -205,3 +205,18 @@ def test_device_scopes_of_the_user_stay_in_force(live):
   fit(model)
   assert {v.value.device for v in model.layers[1].weights} == {CPUS[1]}
   assert {v.value.device for v in model.layers[2].weights} == {CPUS[0]}
+
+
+def test_large_variables_that_move_leave_no_memory_behind(monkeypatch):
+  monkeypatch.setattr(variables, "_LARGE_BYTES", 0)
+  model = chain()
+  before = {v.path: weakref.ref(v._value.handle) for v in model.weights}
+  devices = {v.path: v._value.device for v in model.weights}
+  gc.collect()
+  gc.disable()
+  try:
+    tfplace.place_model(model, pair(8), batch_size=BATCH, **OPTIONS)
+    moved = [v for v in model.weights if v._value.device != devices[v.path]]
+    assert moved and all(before[v.path]() is None for v in moved)
+  finally:
+    gc.enable()

@@ -1,6 +1,9 @@
 """Costs of this process's devices: one step is run, beside the model."""
 
+import gc
 import random
+import weakref
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -13,6 +16,8 @@ from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.errors import ApplyError, MeasurementError
 from tfplace.keras import state
 from tfplace.plan import graph_cache, local_step
+from tfplace.variants.keras_step import trace_keras
+from tfplace.variants.units import lowering
 
 PAIR = at.linked(2, 1e5)
 
@@ -78,6 +83,78 @@ def test_a_measured_step_is_kept_and_not_run_again(monkeypatch, tmp_path):
   assert 0 <= noise == kept
   other = plan(model, costs="measured", batch_size=65)
   assert other.costs == "estimated" and "Estimated op times" in str(other.notes)
+
+
+@pytest.fixture
+def held(monkeypatch):
+  """A function that counts the variables whose memory is still held."""
+  handles = []
+
+  def recorded(*args, **kwargs):
+    new = tf.Variable(*args, **kwargs)
+    handles.append(weakref.ref(new.handle))
+    return new
+
+  tensorflow = SimpleNamespace(**{**vars(tf), "Variable": recorded})
+  monkeypatch.setattr(local_step, "tf", tensorflow)
+  monkeypatch.setattr(lowering, "tf", tensorflow)
+  gc.collect()
+  gc.disable()
+  yield lambda: (sum(h() is not None for h in handles), len(handles))
+  gc.enable()
+
+
+def test_the_compiled_step_leaves_no_variables(held):
+  traced = trace_keras(at.build("dense"), sample=at.batch("dense"))
+  assert local_step.compiled_us(traced, 1) > 0
+  left, count = held()
+  assert left == 0 and count > 0
+
+
+def test_units_are_lowered_without_variables_during_the_step(held, monkeypatch):
+  model = at.build("dense", compiled=False)
+  model.compile(at.sgd(), "mse", jit_compile=True)
+  told = plan(model, strategy="metis", compile="xla", costs="estimated")
+
+  class StartedError(Exception):
+    """The step starts."""
+
+  def started(*_):
+    left, count = held()
+    assert left == 0 and count > 0
+    raise StartedError
+
+  monkeypatch.setattr(local_step.session, "run_steps", started)
+  with pytest.raises(StartedError):
+    told.measure(steps=1)
+
+
+def test_another_visible_gpu_is_measured_anew(monkeypatch):
+  # GPU:0 is the first visible GPU, whichever of the host's that is.
+  visible = ["A100"]
+  monkeypatch.setattr(
+    tf.config, "list_physical_devices", lambda _: ["A100", "V100"]
+  )
+  monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: visible)
+  monkeypatch.setattr(
+    tf.config.experimental,
+    "get_device_details",
+    lambda gpu: {"device_name": gpu},
+  )
+  before = local_step._devices(PAIR)
+  visible[0] = "V100"
+  assert local_step._devices(PAIR) != before
+
+
+def test_lack_of_memory_for_the_graph_of_a_step_is_told(monkeypatch):
+  model = tfplace.place_model(at.build("dense"), batch_size=at.BATCH)
+
+  def full(*_, **__):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+  monkeypatch.setattr(local_step.placed_step, "step_request", full)
+  with pytest.raises(MeasurementError, match="could not be run: OOM"):
+    model.placement.measure(steps=1)
 
 
 def test_own_devices_are_measured_and_described_ones_estimated():

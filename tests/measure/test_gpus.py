@@ -1,6 +1,9 @@
 """Devices of one process; logical CPUs stand in for GPUs."""
 
+import weakref
+
 import pytest
+import tensorflow as tf
 
 from tests.testing.small_steps import Step
 from tests.testing.traced_steps import run_steps
@@ -8,11 +11,14 @@ from tfplace.errors import MeasurementError
 from tfplace.extraction.traced import feed_values
 from tfplace.graph.cluster import Device
 from tfplace.graph.problem import Problem
+from tfplace.measure import cluster
 from tfplace.measure.cluster import open_cluster
 from tfplace.measure.harness import MeasurementHarness
-from tfplace.measure.local import runtime
+from tfplace.measure.local import devices, runtime
 from tfplace.measure.local.devices import LocalDevices
-from tfplace.measure.session import messages
+from tfplace.measure.session import messages, session
+from tfplace.plan import clusters
+from tfplace.plan.stages import Stages
 
 PREFIX = "/job:localhost/replica:0/task:0/device:"
 
@@ -48,6 +54,36 @@ def test_logical_devices_run_a_placement_in_a_process_of_its_own(trained: Step):
   assert last["loss:0"] == pytest.approx(expected[7], rel=1e-5)
 
 
+def test_traced_steps_run_without_the_variables_of_timed_ones(monkeypatch):
+  # A session's memory is free once nothing refers to it, not when it is closed.
+  opened, left = [], []
+  initialize = session._initialize
+
+  def initialized(tf_session, request):
+    left.append([one for one in opened if one() is not None])
+    opened.append(weakref.ref(tf_session))
+    initialize(tf_session, request)
+
+  monkeypatch.setattr(session, "_initialize", initialized)
+  with tf.Graph().as_default() as graph:
+    tf.no_op("step")
+  request = messages.StepRequest(
+    graph_def=graph.as_graph_def().SerializeToString(),
+    initializers=(),
+    initializer_feeds=(),
+    fetches={},
+    targets=["step"],
+    warmup=1,
+    steps=1,
+    traced_steps=1,
+    phase_s=1.0,
+    optimized=True,
+  )
+  proto = session.session_config(messages.ChildConfig())
+  assert len(session.run_steps(request, "", proto, lambda _: None).traces) == 1
+  assert left == [[], []]
+
+
 def test_host_without_gpu_is_told_what_to_choose(monkeypatch):
   monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
   with (
@@ -55,6 +91,27 @@ def test_host_without_gpu_is_told_what_to_choose(monkeypatch):
     open_cluster("gpus"),
   ):
     pass
+
+
+@pytest.mark.parametrize(
+  ("name", "is_left"), [("gpus", True), ("slurm", True), ("workers:2", False)]
+)
+def test_commands_leave_gpus_to_the_processes_that_run(
+  name, is_left, monkeypatch
+):
+  # A task of a job serves this host's GPUs in a child process.
+  class StartedError(Exception):
+    """The processes start."""
+
+  def started(_):
+    raise StartedError
+
+  seen = []
+  monkeypatch.setattr(cluster, "open_cluster", started)
+  monkeypatch.setattr(devices, "leave_gpus", lambda: seen.append(True))
+  with pytest.raises(StartedError), clusters.opened(name, Stages()):
+    pass
+  assert seen == [True] * is_left
 
 
 def test_processes_with_gpus_keep_the_users_settings(monkeypatch):

@@ -106,6 +106,21 @@ def test_cards_that_differ_are_of_kinds_of_their_own(host_of):
   assert not shared_note([d.name for d in cluster.devices[:2]])
 
 
+def test_cards_are_known_whatever_order_makes_them_visible(
+  host_of, monkeypatch
+):
+  host_of(
+    ("NVIDIA A100-SXM4-80GB", (8, 0), [78]),
+    ("Tesla V100-SXM2-32GB", (7, 0), [31]),
+  )
+  # TensorFlow numbers logical GPUs in physical order, and lists the visible
+  # ones in the order of `set_visible_devices`.
+  visible = tf.config.get_visible_devices("GPU")
+  monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: visible[::-1])
+  kinds = [d.kind for d in local_cluster().devices]
+  assert kinds == ["GPU-a100-80gb", "GPU-v100-32gb", "CPU"]
+
+
 def test_links_of_a_process_are_measured_once(host_of, monkeypatch):
   asked = []
 
@@ -185,3 +200,29 @@ def test_measuring_a_device_describes_it(monkeypatch):
   assert 1e2 < found.bandwidth_bytes_per_us < 1e6
   assert 0 < launch_us < 1e3
   assert tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+@pytest.mark.parametrize(
+  ("architecture", "multiprocessors"),
+  [("6.0", 200), ("6.1", 100), ("7.5", 200), ("8.0", 200), ("8.9", 100)],
+)
+def test_multiprocessors_have_the_lanes_of_their_capability(
+  architecture, multiprocessors, monkeypatch
+):
+  # The time of a product at 200 x 64 lanes x 2 x 1.5 GHz.
+  us = 2e-3 * gpus._SIDE**3 / (200 * 64 * 2 * 1.5)
+  monkeypatch.setattr(gpus, "_product_us", lambda *_: us)
+  for name in ("_copy_us", "_launch_us"):
+    monkeypatch.setattr(gpus, name, lambda _: 200.0)
+  hardware, _ = gpus.measured_card.__wrapped__("d", "A card", architecture)
+  assert hardware["num_cores"] == 200
+  assert gpu_hardware("d", hardware).multiprocessors == multiprocessors
+
+
+def test_a_card_without_memory_to_measure_it_is_refused(monkeypatch):
+  def full(*_):
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+  monkeypatch.setattr(gpus, "_product_us", full)
+  with pytest.raises(MeasurementError, match=r"d lacks .*cluster file"):
+    gpus.measured_card.__wrapped__("d", "A card", "8.0")

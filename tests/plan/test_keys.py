@@ -6,6 +6,7 @@ import shutil
 from importlib import metadata
 
 import pytest
+import tensorflow as tf
 
 from tfplace.cost import registry
 from tfplace.graph.microbatches import WHOLE, VariantConfig
@@ -74,6 +75,16 @@ def test_every_change_of_what_is_asked_changes_the_key():
   keys = [zoo(), *(zoo(**change) for change in CHANGES)]
   assert len(set(keys)) == len(keys)
   assert {len(key) for key in keys} == {64}
+
+
+def test_the_precision_of_products_changes_the_key():
+  before = zoo()
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  try:
+    assert zoo() != before
+  finally:
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+  assert zoo() == before
 
 
 def test_what_costs_ignore_does_not_change_the_key():

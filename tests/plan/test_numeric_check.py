@@ -6,6 +6,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 
 import tfplace
@@ -124,6 +125,24 @@ def test_exact_split_passes_in_mixed_precision(name, mixed):
   build, x, microbatches = CORRECT[name]
   keras.utils.set_random_seed(0)
   assert checked(build(), x, microbatches) > 0
+
+
+def test_the_host_compares_a_step_for_gpus(monkeypatch):
+  # In TF32, steps differ by more than the tolerance. Without GPUs in the
+  # session, ops of the user's device scopes are on the host, too.
+  def on_gpu(h):
+    with tf.device("GPU:1"):
+      return tf.tanh(h)
+
+  session, seen = tf.compat.v1.Session, []
+
+  def opened(graph, config):
+    seen.append(dict(config.device_count))
+    return session(graph=graph, config=config)
+
+  monkeypatch.setattr(tf.compat.v1, "Session", opened)
+  assert checked(dense(on_gpu), X) > 0
+  assert seen == [{"GPU": 0}] * 2
 
 
 def test_half_precision_is_compared_in_single_precision(mixed):

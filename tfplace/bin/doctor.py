@@ -34,7 +34,9 @@ _SAME = 1e-4  # Relative difference of losses, which float32 explains.
 _MARK = "tfplace-doctor:"  # Starts a line of the child with a fact as JSON.
 # TensorFlow comes after those that it needs, Keras after TensorFlow.
 _LIBRARIES = ("numpy", "numba", "scipy", "pymetis", "tensorflow", "keras")
-_PART_MB = 512  # Memory of each part of a single GPU in the self-test.
+# Memory of each part of a single GPU in the self-test, enough to measure a card
+# without a data sheet.
+_PART_MB = 1024
 _REPORT_IT = "tfplace-doctor does not expect this; please report it"
 
 
@@ -90,6 +92,8 @@ def _train() -> None:
   import numpy as np
   import tensorflow as tf
 
+  # Of two unequal GPUs, one may lack TF32.
+  tf.config.experimental.enable_tensor_float_32_execution(False)
   gpus = tf.config.list_physical_devices("GPU")
   part = tf.config.LogicalDeviceConfiguration
   if len(gpus) > 1:

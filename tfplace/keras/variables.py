@@ -8,6 +8,7 @@ created in a `tf.device` scope.
 """
 
 import contextlib
+import gc
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ from tfplace.keras import state
 from tfplace.plan import local_devices
 
 _WAITS = "_tfplace_waits_on_host"  # Attribute of variables and of models.
+# Bytes to move from which it is worth a moment to collect the graphs of the
+# planner first: they are cycles, and hold the memory of moved variables.
+_LARGE_BYTES = 64 << 20
 
 
 @contextlib.contextmanager
@@ -80,12 +84,22 @@ class PlacedVariables:
 
   def move(self, devices: Mapping[int, str]) -> None:
     """Moves variables, by `id`, that are not settled."""
-    for variable in state.variables(self._model):
-      device = devices.get(id(variable))
-      # An earlier traced function may hold the settled variables.
-      if device is not None and id(variable) not in self._settled:
-        _move(variable, device)
-        self._moved[id(variable)] = self._settled[id(variable)] = variable
+    # An earlier traced function may hold the settled variables.
+    moving = [
+      (variable, devices[id(variable)])
+      for variable in state.variables(self._model)
+      if id(variable) in devices and id(variable) not in self._settled
+    ]
+    size = sum(
+      (v._value.shape.num_elements() or 0) * v._value.dtype.size
+      for v, device in moving
+      if v._value.device != device
+    )
+    if size >= _LARGE_BYTES:
+      gc.collect()
+    for variable, device in moving:
+      _move(variable, device)
+      self._moved[id(variable)] = self._settled[id(variable)] = variable
 
   def leave_host(self) -> None:
     """Moves what waits in host memory to the default device.

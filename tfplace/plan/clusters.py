@@ -80,7 +80,7 @@ def opened(
   from tfplace.measure.cluster import open_cluster
   from tfplace.measure.local.devices import leave_gpus
 
-  if name.partition(":")[0] == "gpus":
+  if name.partition(":")[0] != "workers":  # Others may be this host's GPUs.
     leave_gpus()
   with contextlib.ExitStack() as stack:
     with show("starting", f" {name}"):

@@ -2,8 +2,9 @@
 
 A hash covers the model (name and sizes of a zoo model, or every byte of its
 files), the request, the hardware of each device kind, this package's sources,
-TensorFlow and Keras with their settings outside this process, and whether this
-host has GPUs, for which some layers have other ops.
+TensorFlow and Keras with their settings outside this process, whether this host
+has GPUs, for which some layers have other ops, and whether they multiply
+float32 in TF32.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import json
 import os
 import pathlib
 import platform
+import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -102,9 +104,17 @@ def keras_settings() -> dict[str, Any]:
 
 def _digest(**parts: Any) -> str:
   chosen = [os.environ.get(name) for name in _GPU_CHOICES]
-  here = [_software(), host.gpu_driver(), chosen, keras_settings()]
+  here = [_software(), host.gpu_driver(), chosen, keras_settings(), _tf32()]
   text = json.dumps({**parts, "host": here}, sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _tf32() -> bool:
+  """Returns TensorFlow's setting, or its default if it is not loaded."""
+  tf = sys.modules.get("tensorflow")
+  return (
+    tf is None or tf.config.experimental.tensor_float_32_execution_enabled()
+  )
 
 
 @functools.cache

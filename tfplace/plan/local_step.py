@@ -7,6 +7,7 @@ the traced steps run without Grappler, so that ops keep their names.
 """
 
 import dataclasses
+import gc
 import logging
 import os
 import re
@@ -137,7 +138,7 @@ def _devices(cluster: Cluster) -> dict[str, Any]:
     "devices": [[d.name, d.kind] for d in cluster.devices],
     "gpus": [
       tf.config.experimental.get_device_details(gpu).get("device_name", "")
-      for gpu in tf.config.list_physical_devices("GPU")
+      for gpu in tf.config.get_visible_devices("GPU")
     ],
     "cpu": [host.cpu_name(), len(os.sched_getaffinity(0))],
     "threads": [
@@ -164,6 +165,13 @@ def compiled_us(traced: TracedStep, steps: int = 10) -> float | None:
   Returns:
     None if the step cannot be compiled, has side effects or lacks the memory.
   """
+  try:
+    return _compiled_us(traced, steps)
+  finally:
+    gc.collect()  # A traced function is a cycle that holds its variables.
+
+
+def _compiled_us(traced: TracedStep, steps: int) -> float | None:
   outside = {*traced.variables, *traced.feeds}
   graph_def = tf1.GraphDef(
     versions=traced.graph_def.versions, library=traced.graph_def.library
@@ -218,13 +226,15 @@ def _run(
   """Runs the step as this process does, by the options of `step_request`."""
   finding = side_effects.when_run(traced.graph_def)
   side_effects.refuse(finding, repr(traced.name), MeasurementError)
-  request = placed_step.step_request(
-    traced, placement, optimized=True, **options
-  )
   proto = context.context().config
   proto.isolate_session_state = True
   proto.allow_soft_placement = False
   try:
+    request = placed_step.step_request(
+      traced, placement, optimized=True, **options
+    )
+    if placement.problem.graph.members:
+      gc.collect()  # Cycles hold the variables that units were lowered with.
     return session.run_steps(request, "", proto, lambda _: None)
   except tf.errors.OpError as error:
     reason = (error.message.strip() or type(error).__name__).splitlines()[0]

@@ -1,7 +1,7 @@
 """Numeric check that a microbatched step equals the whole step.
 
-Both steps run once on this host, from the same state and on the same batch.
-Loss, metrics and updated variables must agree to 1e-4. The steps run in
+Both steps run once on this host's CPU, from the same state and on the same
+batch. Loss, metrics and updated variables must agree to 1e-4. The steps run in
 sessions of their own, in a form that can be compared (`plan/comparable.py`),
 with copies of the variables; the model is unchanged.
 
@@ -206,8 +206,11 @@ def _runner(
       if graph.get_operation_by_name(name).type == "VarHandleOp"
     }
     reads = {n: r for n, r in reads.items() if not n.endswith(_SEED)}
-    # Grappler takes longer than the steps.
-    as_built = unoptimized(tf.compat.v1.ConfigProto())
+    # GPUs have less memory, and round to TF32.
+    on_host = tf.compat.v1.ConfigProto(
+      device_count={"GPU": 0}, allow_soft_placement=True
+    )
+    as_built = unoptimized(on_host)  # Grappler takes longer than the steps.
     with tf.compat.v1.Session(graph=graph, config=as_built) as session:
 
       def run(rng: np.random.Generator | None = None) -> _Outcome:

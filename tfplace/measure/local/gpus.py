@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfplace.errors import MeasurementError
 from tfplace.graph.cluster import Device
+from tfplace.graph.quantities import format_bytes
 from tfplace.hardware.hardware import GPUS, find_gpu
 from tfplace.hardware.presets import PLACETO_OP_OVERHEAD_US
 from tfplace.measure.local import host
@@ -48,7 +49,9 @@ def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
     key=host.kind_and_number,
   )
   owners = []
-  for gpu in tf.config.get_visible_devices("GPU"):
+  # Logical GPUs are numbered in this order, and not in that of the user.
+  visible = tf.config.get_visible_devices("GPU")
+  for gpu in sorted(visible, key=lambda gpu: int(gpu.name.split(":")[-1])):
     parts = tf.config.get_logical_device_configuration(gpu) or [None]
     owners += [(gpu, len(parts))] * len(parts)
   cards = []
@@ -121,11 +124,15 @@ _PRECISIONS = {
 }
 _SIDE = 4096  # rows of the matrices
 _COPIED_BYTES = 256 << 20  # several times the L2 cache
+_MEMORY_BYTES = 4 * _COPIED_BYTES  # of which three copies take most
 _OPS = 256  # small ops of a step that times launches
 _TIMED_S = 0.2  # of each figure
 # Clock for which the cores of Grappler follow from the measured peak; products
 # reach some 0.9 of the peak at 1.4 to 2.5 GHz.
 _CLOCK_MHZ = 1500
+# Capabilities whose multiprocessors have 64 lanes, as cores of Grappler do.
+# Those of others have 128 (CUDA C++ programming guide, compute capabilities).
+_64_LANES = ("6.0", "7.0", "7.2", "7.5", "8.0")
 # Shares of the data sheet's bandwidth that copies reach (docs/costs.md), and
 # the bandwidth up to which memory is taken for GDDR.
 _HBM_SHARE, _GDDR_SHARE, _GDDR_KB_PER_S = 0.86, 0.73, 900_000_000
@@ -141,7 +148,8 @@ def measured_card(
     Its `hardware` as in `hardware.json`, and microseconds per small op.
 
   Raises:
-    MeasurementError: `architecture` is no compute capability.
+    MeasurementError: `architecture` is no compute capability, or the device
+      lacks the memory.
   """
   try:
     capability = float(architecture)
@@ -150,12 +158,19 @@ def measured_card(
       f"{device} is {product!r}, which reports no compute capability; describe"
       " it in a cluster file"
     ) from None
-  peaks = {
-    name: 2e-3 * _SIDE**3 / _product_us(device, name, dtype)
-    for name, (dtype, least) in _PRECISIONS.items()
-    if capability >= least
-  }
-  copied_us, launch_us = _copy_us(device), _launch_us(device)
+  try:
+    peaks = {
+      name: 2e-3 * _SIDE**3 / _product_us(device, name, dtype)
+      for name, (dtype, least) in _PRECISIONS.items()
+      if capability >= least
+    }
+    copied_us, launch_us = _copy_us(device), _launch_us(device)
+  except tf.errors.ResourceExhaustedError:
+    raise MeasurementError(
+      f"{device} lacks the memory to measure a {product!r}, some"
+      f" {format_bytes(_MEMORY_BYTES)}; free it, or describe the device in a"
+      " cluster file"
+    ) from None
   kb_per_s = 2e3 * _COPIED_BYTES / copied_us / _GDDR_SHARE  # read and written
   memory_type = "gddr" if kb_per_s < _GDDR_KB_PER_S else "hbm"
   if memory_type == "hbm":
@@ -166,6 +181,9 @@ def measured_card(
     "model": product,
     "frequency": _CLOCK_MHZ,
     "num_cores": max(1, round(cores)),
+    "multiprocessors": max(
+      1, round(cores if architecture in _64_LANES else cores / 2)
+    ),
     "bandwidth": round(kb_per_s),
     "environment": {"architecture": architecture},
     "peak_gflops": peaks,

@@ -64,11 +64,12 @@ def why_no_gpu() -> tuple[str, str]:
     way_out = "choose workers:N for local worker processes"
     return "this host has no GPU, or no driver for it", way_out
   problem = f"TensorFlow sees no GPU, though {driver} says that there is one"
-  hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-  if hidden is not None:
-    return problem, f"unset CUDA_VISIBLE_DEVICES, which is {hidden!r}"
   way_out = "pip install 'tfplace[gpu]', and see that nvidia-smi runs"
-  return f"{problem}: its CUDA libraries are missing or too old", way_out
+  visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+  if visible is None:
+    return f"{problem}: its CUDA libraries are missing or too old", way_out
+  unset = f"unset CUDA_VISIBLE_DEVICES, which is {visible!r}"
+  return problem, unset if visible in ("", "-1") else f"{unset}, or {way_out}"
 
 
 def kind_and_number(device: str) -> tuple[str, int]:

@@ -126,7 +126,9 @@ def run_steps(
     last = _values(session, request)
     high_water = step_stats.high_water_bytes(local)
   if request.optimized and request.traced_steps:
-    # Grappler renames ops, so they are traced without it.
+    # Grappler renames ops, so they are traced without it, and without the
+    # variables of the first session, which lives as long as its step.
+    del step
     with tf1.Session(target, graph=graph, config=as_placed) as session:
       _initialize(session, request)
       report("the traced steps")
