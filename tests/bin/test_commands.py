@@ -159,7 +159,8 @@ def test_inference_is_called_so_and_evaluations_bound_it(
   assert place.run([*flags, *limits]) == 0
   out = capsys.readouterr().out
   assert "per inference step" in out
-  assert json.loads(out.splitlines()[-1])["evaluations"] == 40
+  # As many on both GPUs and on one of them.
+  assert json.loads(out.splitlines()[-1])["evaluations"] == 2 * 40
 
 
 def test_the_split_is_chosen_written_and_known_by_every_command(

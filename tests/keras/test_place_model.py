@@ -74,7 +74,9 @@ class Late(keras.Model):
   """Its layers are made when it is built."""
 
   def build(self, shape):
-    self.stack = [keras.layers.Dense(4, name=f"late_{i}") for i in range(20)]
+    self.stack = [
+      keras.keras.layers.Dense(4, name=f"late_{i}") for i in range(20)
+    ]
     for layer in self.stack:
       layer.build((None, 4))
 
@@ -121,7 +123,7 @@ def test_a_plan_for_another_model_is_refused(tmp_path):
   _, placement = at.unit_placement(at.build("dense"), "dense")
   placement.save(tmp_path / "p.json")
   stranger = keras.Sequential(
-    [keras.Input((6,)), keras.layers.Dense(3, name="else")], name="net"
+    [keras.Input((6,)), keras.keras.layers.Dense(3, name="else")], name="net"
   )
   for given in (placement, tmp_path / "p.json"):
     with pytest.raises(ApplyError, match="'net/else/kernel'"):
@@ -332,3 +334,33 @@ def test_unknown_keywords_and_other_results_are_refused():
     tfplace.placed(at.build("dense"))
   with pytest.raises(ApplyError, match="Keras 3 model"):
     tfplace.placed(lambda: 3)()
+
+
+def test_models_that_share_moved_variables_see_their_values():
+  """A part, an outer model and a sibling, all traced before."""
+
+  def losses(is_placed):
+    keras.utils.set_random_seed(0)
+    shared = keras.Sequential(
+      [keras.Input((6,)), keras.layers.Dense(4, name="mid")]
+    )
+    shared.compile("sgd", "mse", jit_compile=False)
+    models = []
+    for name in ("outer", "sibling"):
+      out = keras.layers.Dense(1, name=f"{name}_head")(shared(shared.inputs[0]))
+      models.append(keras.Model(shared.inputs, out, name=name))
+      models[-1].compile("sgd", "mse", jit_compile=False)
+    outer, sibling = models
+    x = np.random.default_rng(0).random((8, 6)).astype("float32")
+    y = x[:, :1]
+    found = [outer.train_on_batch(x, y), sibling.train_on_batch(x, y)]
+    found.append(shared.predict_on_batch(x).sum())
+    if is_placed:
+      tfplace.place_model(outer, placement={"mid": "CPU:1"})
+    for _ in range(3):
+      found += [outer.train_on_batch(x, y), sibling.train_on_batch(x, y)]
+      found.append(shared.predict_on_batch(x).sum())
+      found.append(sibling.evaluate(x, y, verbose=0))
+    return found
+
+  np.testing.assert_allclose(losses(True), losses(False), rtol=1e-5)

@@ -47,6 +47,16 @@ def test_a_plan_of_layers_places_each_microbatch():
       assert forward == at.devices_of(ran, backward) == {device}
 
 
+def test_a_model_of_frozen_weights_trains_as_without_microbatches():
+  model = build_fitted("dense")
+  model.trainable = False
+  tfplace.place_model(model, placement=at.SPLIT, microbatches=2)
+  before = model.get_weights()
+  fitted(model, "dense")
+  for value, same in zip(before, model.get_weights(), strict=True):
+    np.testing.assert_array_equal(value, same)
+
+
 def test_sums_of_two_hosts_outlive_their_traced_template(monkeypatch):
   step = microbatched_step.microbatched_train_step
 

@@ -195,6 +195,25 @@ def test_parts_are_found_in_mixed_precision(mixed, unexamined):
       checked(model, x)
 
 
+def _pooled(shift=1.0):
+  """Means of the tokens that are not masked, NaN if all are."""
+  tokens = keras.Input((3,), dtype="int32")
+  x = layers.Embedding(11, 8, mask_zero=True)(tokens)
+  x = layers.GlobalAveragePooling1D()(x)
+  model = keras.Model(tokens, layers.Dense(3)(ops.sqrt(x * x + shift)))
+  model.compile("sgd", "mse", jit_compile=False)
+  return model
+
+
+def test_no_row_of_synthetic_tokens_is_all_masked():
+  checked(_pooled(), np.zeros((8, 3), np.int32), 2)
+
+
+def test_a_loss_that_is_not_finite_is_told():
+  with pytest.raises(ExtractionError, match="is nan on the batch of the check"):
+    checked(_pooled(shift=float("nan")), TOKENS[:, :3], 2)
+
+
 def test_plan_that_fails_the_check_is_refused(unexamined):
   model = WRONG["mean"]()
   options = {"microbatches": 2, "budget_s": 0.5, "sample": (X, Y)}

@@ -91,9 +91,9 @@ def _define_strategy_flags(values: flags.FlagValues) -> None:
   )
   cli.define(values, "budget_s", text, 60.0, least=0.0)
   text = (
-    "Placements that a search simulates in place of --budget_s, which then"
-    " limits the proof only. With --gap=0, a seed gives the same result on all"
-    " machines."
+    "Placements that a search simulates, on all devices and on each part that"
+    " may be faster, in place of --budget_s, which then limits the proof only."
+    " With --gap=0, a seed gives the same result on all machines."
   )
   cli.define(values, "max_evaluations", text, kind=int, least=1)
   text = (

@@ -6,6 +6,7 @@ requires. Moving a variable preserves its value.
 
 import contextlib
 import difflib
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -60,16 +61,19 @@ def handle_key(variable: keras.Variable) -> int:
   return id(variable._value.handle)
 
 
-def move(variable: keras.Variable, device: str) -> None:
+def move(variable: keras.Variable, device: str) -> bool:
   """Replaces the resource of `variable` by a copy on `device`.
 
   Functions that were traced before hold the old resource and must be traced
   again. The copy keeps the unique id, because optimizers find the slots of a
   variable by it, including optimizers that the model does not hold.
+
+  Returns:
+    False if the variable is there already.
   """
   old = variable._value
   if old.device == device:
-    return
+    return False
   with tf.device(device):
     new = tf.Variable(
       old.read_value(),
@@ -82,6 +86,7 @@ def move(variable: keras.Variable, device: str) -> None:
     )
   new._unique_id = old._unique_id
   variable._value = new
+  return True
 
 
 def values(model: keras.Model) -> list[tuple[keras.Variable, np.ndarray]]:
@@ -175,6 +180,19 @@ def reset_functions(model: keras.Model, besides: str | None = None) -> None:
   for kind in KINDS:
     if kind != besides:
       setattr(model, f"{kind}_function", None)
+
+
+def renew_others(model: keras.Model, moved: Iterable[keras.Variable]) -> None:
+  """Renews the functions of all other models that have a moved variable.
+
+  They may be parts of the model, contain it, or share layers with it.
+  """
+  ids = {id(variable) for variable in moved}
+  alive = gc.get_objects() if ids else []
+  for other in [o for o in alive if issubclass(type(o), keras.Model)]:
+    if other is not model and not ids.isdisjoint(map(id, variables(other))):
+      with functions_renewed(other):
+        pass
 
 
 @contextlib.contextmanager

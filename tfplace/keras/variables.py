@@ -9,7 +9,7 @@ created in a `tf.device` scope.
 
 import contextlib
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -97,9 +97,9 @@ class PlacedVariables:
     )
     if size >= _LARGE_BYTES:
       gc.collect()
-    for variable, device in moving:
-      _move(variable, device)
+    for variable, _ in moving:
       self._moved[id(variable)] = self._settled[id(variable)] = variable
+    self._move(moving)
 
   def leave_host(self) -> None:
     """Moves what waits in host memory to the default device.
@@ -112,21 +112,29 @@ class PlacedVariables:
     for slot, owner in state.slots(self._model):
       if id(owner) in waiting:
         waiting.setdefault(id(slot), slot)
-    for key, variable in waiting.items():
-      if key not in self._settled:
-        _move(variable, local_devices.default_device())
+    device = local_devices.default_device()
+    self._move(
+      [(v, device) for key, v in waiting.items() if key not in self._settled]
+    )
 
   def go_home(self) -> None:
     """Moves what plans have moved to the default device."""
     slots = state.slots(self._model)  # Created beside their owners.
     also = {id(slot) for slot, owner in slots if id(owner) in self._moved}
-    for variable in state.variables(self._model):
-      if id(variable) in self._moved or id(variable) in also:
-        state.move(variable, local_devices.default_device())
+    device = local_devices.default_device()
+    self._move(
+      [
+        (variable, device)
+        for variable in state.variables(self._model)
+        if id(variable) in self._moved or id(variable) in also
+      ]
+    )
     self._moved.clear()
 
-
-def _move(variable: keras.Variable, device: str) -> None:
-  state.move(variable, device)
-  if hasattr(variable._value, _WAITS):  # It was there already.
-    delattr(variable._value, _WAITS)
+  def _move(self, moving: Sequence[tuple[keras.Variable, str]]) -> None:
+    """Moves variables to devices; other models that have them see it."""
+    moved = [v for v, device in moving if state.move(v, device)]
+    state.renew_others(self._model, moved)
+    for variable, _ in moving:
+      if hasattr(variable._value, _WAITS):  # It was there already.
+        delattr(variable._value, _WAITS)

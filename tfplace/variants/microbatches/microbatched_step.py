@@ -61,9 +61,10 @@ def microbatched_train_step(
   if keras_inputs.has_own_step(model):
     return _own(Active(model, config), own_step or model.train_step, data)
   loss, grads = gradients(model, data, config)
-  model.optimizer.apply_gradients(
-    zip(grads, model.trainable_weights, strict=True)
-  )
+  if grads:  # Otherwise all weights are frozen, and Keras warns.
+    model.optimizer.apply_gradients(
+      zip(grads, model.trainable_weights, strict=True)
+    )
   return model.get_metrics_result(), loss
 
 
