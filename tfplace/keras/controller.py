@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import inspect
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeAlias
@@ -48,8 +49,8 @@ _ONE_DEVICE = "No jit_compile: XLA would put all ops on one device."
 _MERGED = "No jit_compile: XLA would merge activations with their clones."
 
 # Plans a step of one of `KINDS` on a batch in the form that the step takes, or
-# None.
-Planner: TypeAlias = Callable[[str, Any], Plan]
+# None, and of the size that `fit` was told, or None.
+Planner: TypeAlias = Callable[[str, Any, int | None], Plan]
 
 
 class Controller:
@@ -69,6 +70,7 @@ class Controller:
     self._planner = planner
     self.trial = Trial(model, self.replace_plan)
     self._variables = PlacedVariables(model)
+    self._batch_size: int | None = None  # That `fit` was told.
     self._busy = False
     self._logged: set[str] = set()
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
@@ -79,7 +81,7 @@ class Controller:
     model.placement = None
     model.placement_scope = self.placement_scope
     setattr(model, _ATTRIBUTE, self)
-    model.fit = self.trial.guarded(model.fit)
+    model.fit = self.trial.guarded(self._heard(model.fit))
     state.reset_functions(model)
 
   @property
@@ -95,6 +97,17 @@ class Controller:
       setattr(self._model, name, step)
     self._jit.detach()
     state.reset_functions(self._model)
+
+  def _heard(self, fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a `fit` that remembers its batch size for planning."""
+
+    @functools.wraps(fit)
+    def heard_fit(*args: Any, **kwargs: Any) -> Any:
+      bound = inspect.signature(fit).bind_partial(*args, **kwargs)
+      self._batch_size = bound.arguments.get("batch_size")
+      return fit(*args, **kwargs)
+
+    return heard_fit
 
   def _wrapped(self, kind: str) -> Callable[[Any], Any]:
     def placed_step(data: Any) -> Any:
@@ -230,7 +243,7 @@ class Controller:
       TfplaceError: the planner fails.
     """
     if self._planner is not None:
-      self.put_in_force(self._planner(kind, data))
+      self.put_in_force(self._planner(kind, data, self._batch_size))
 
   def put_in_force(self, plan: Plan) -> None:
     """Moves the variables that a plan names, whose steps are traced next.

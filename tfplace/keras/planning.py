@@ -114,10 +114,18 @@ class KerasPlanner:
         " a training step is split, or recomputes"
       )
 
-  def __call__(self, kind: str, data: Any = None) -> Plan:
-    """Plans a step of one of `state.KINDS` on a batch, if there is one."""
+  def __call__(
+    self, kind: str, data: Any = None, told_size: int | None = None
+  ) -> Plan:
+    """Plans a step of one of `state.KINDS` on a batch, if there is one.
+
+    Args:
+      data: the batch; its size may be unknown, since the last one may be
+        smaller.
+      told_size: examples of a batch of unknown size, or None.
+    """
     with own_steps(self._model):
-      plan = self._plan(kind, data)
+      plan = self._plan(kind, data, told_size)
     level = logging.INFO
     if plan.one_device or _is_slower(plan):
       level = logging.WARNING
@@ -125,9 +133,12 @@ class KerasPlanner:
     progress.print_or_log(text, self._verbose, level)
     return plan
 
-  def _plan(self, kind: str, data: Any) -> Plan:
+  def _plan(self, kind: str, data: Any, told_size: int | None) -> Plan:
     """Plans one step unless there is only one device."""
     model, config, cluster = self._model, self.config, self.cluster
+    if data is not None and inputs.static_batch_size(model) is None:
+      size = config.batch_size or told_size
+      config = dataclasses.replace(config, batch_size=size)
     if kind != "train":
       config = dataclasses.replace(
         config,
