@@ -190,7 +190,10 @@ def renew_others(model: keras.Model, moved: Iterable[keras.Variable]) -> None:
   ids = {id(variable) for variable in moved}
   alive = gc.get_objects() if ids else []
   for other in [o for o in alive if issubclass(type(o), keras.Model)]:
-    if other is not model and not ids.isdisjoint(map(id, variables(other))):
+    has = set[int]()
+    with contextlib.suppress(AttributeError):  # Its constructor has not ended.
+      has = set(map(id, variables(other)))
+    if other is not model and has & ids:
       with functions_renewed(other):
         pass
 
