@@ -74,9 +74,7 @@ class Late(keras.Model):
   """Its layers are made when it is built."""
 
   def build(self, shape):
-    self.stack = [
-      keras.keras.layers.Dense(4, name=f"late_{i}") for i in range(20)
-    ]
+    self.stack = [keras.layers.Dense(4, name=f"late_{i}") for i in range(20)]
     for layer in self.stack:
       layer.build((None, 4))
 
@@ -123,7 +121,7 @@ def test_a_plan_for_another_model_is_refused(tmp_path):
   _, placement = at.unit_placement(at.build("dense"), "dense")
   placement.save(tmp_path / "p.json")
   stranger = keras.Sequential(
-    [keras.Input((6,)), keras.keras.layers.Dense(3, name="else")], name="net"
+    [keras.Input((6,)), keras.layers.Dense(3, name="else")], name="net"
   )
   for given in (placement, tmp_path / "p.json"):
     with pytest.raises(ApplyError, match="'net/else/kernel'"):

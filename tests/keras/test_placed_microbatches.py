@@ -139,9 +139,7 @@ def test_the_split_chosen_at_the_first_fit_trains_as_the_whole():
   assert told.variant.count in (2, 3, 4, 6, 8)
   assert f"is split into {told.variant.count} microbatches" in str(told)
   # One device runs the whole step, not its parts one after the other.
-  whole = plan_of(
-    name, fast_cluster(), strategy="single", batch_size=32
-  ).evaluation  # Keras' default, since the last batch is smaller.
+  whole = plan_of(name, fast_cluster(), strategy="single").evaluation
   assert told.single_device.step_time_us == whole.step_time_us
   assert told.evaluation.step_time_us < whole.step_time_us
   parts = {node.name.partition("/")[0] for node in ran}
