@@ -49,15 +49,17 @@ def test_without_shapes_a_training_step_is_planned_at_first_use(use):
   assert graph.output_bytes[start] == examples * 3 * 4
 
 
-@pytest.mark.parametrize("examples", [14, 12])
-def test_fit_says_the_batch_size_where_the_last_batch_is_smaller(examples):
+@pytest.mark.parametrize(("examples", "size"), [(14, 6), (12, 6), (6, 64)])
+def test_fit_says_the_batch_size_where_the_last_batch_is_smaller(
+  examples, size
+):
   model = at.build("two_inputs")
   tfplace.place_model(model, FAST, strategy="m_etf", microbatches=[4, 2])
   x, y = at.batch("two_inputs")
   x, y = keras.tree.map_structure(
     lambda a: np.resize(a, (examples, *a.shape[1:])), (x, y)
   )
-  model.fit(x, y, batch_size=6, verbose=0)
+  model.fit(x, y, batch_size=size, verbose=0)
   assert model.placement.batch_size == 6
   assert "per training step of 6 examples" in model.placement.message
 

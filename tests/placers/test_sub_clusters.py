@@ -108,11 +108,11 @@ def test_a_part_that_lacks_memory_is_not_searched(monkeypatch):
 
 
 def spied(monkeypatch):
-  """Records devices, seconds and starts of each search."""
+  """Records the number of devices and the starts of each search."""
   searched = []
 
   def placed(request, problem, budget, starts):
-    searched.append((problem.cluster.num_devices, budget.seconds, starts))
+    searched.append((problem.cluster.num_devices, starts))
     return place_beside_gpus(request, problem, budget, starts)
 
   monkeypatch.setattr(sub_clusters, "place_beside_gpus", placed)
@@ -134,11 +134,11 @@ def test_a_whole_step_starts_from_a_part_that_leads(monkeypatch, name):
   monkeypatch.setattr(sub_clusters, "_LEAD", -9.0)
   place(problem, "annealing", budget_s=1e-3)
   result = place(problem, "annealing", budget_s=0.5)
-  *others, (_, seconds, starts) = searched
-  assert [each[-1] for each in others] == [None, None]
+  *others, (_, starts) = searched
+  assert [starts for _, starts in others] == [None, None]
   (start,) = Simulator(problem).evaluate(starts)
   assert start.step_time_us == pytest.approx(fastest_us)
-  assert np.isin(starts, devices).all() and seconds < 0.5
+  assert np.isin(starts, devices).all()
   assert result.evaluation.step_time_us <= start.step_time_us
 
 

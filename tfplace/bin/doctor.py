@@ -92,7 +92,7 @@ def _train() -> None:
   import numpy as np
   import tensorflow as tf
 
-  # Of two unequal GPUs, one may lack TF32.
+  # One of two unequal GPUs may lack TF32, and losses are compared.
   tf.config.experimental.enable_tensor_float_32_execution(False)
   gpus = tf.config.list_physical_devices("GPU")
   part = tf.config.LogicalDeviceConfiguration

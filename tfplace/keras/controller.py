@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import inspect
 import logging
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeAlias
@@ -70,7 +69,7 @@ class Controller:
     self._planner = planner
     self.trial = Trial(model, self.replace_plan)
     self._variables = PlacedVariables(model)
-    self._batch_size: int | None = None  # That `fit` was told.
+    self._batch_size: int | None = None  # Given to the running `fit`.
     self._busy = False
     self._logged: set[str] = set()
     self._steps = {k: getattr(model, f"{k}_step") for k in KINDS}
@@ -81,7 +80,8 @@ class Controller:
     model.placement = None
     model.placement_scope = self.placement_scope
     setattr(model, _ATTRIBUTE, self)
-    model.fit = self.trial.guarded(self._heard(model.fit))
+    tell = functools.partial(setattr, self, "_batch_size")
+    model.fit = self.trial.guarded(state.telling_batch_size(model.fit, tell))
     state.reset_functions(model)
 
   @property
@@ -97,17 +97,6 @@ class Controller:
       setattr(self._model, name, step)
     self._jit.detach()
     state.reset_functions(self._model)
-
-  def _heard(self, fit: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a `fit` that remembers its batch size for planning."""
-
-    @functools.wraps(fit)
-    def heard_fit(*args: Any, **kwargs: Any) -> Any:
-      bound = inspect.signature(fit).bind_partial(*args, **kwargs)
-      self._batch_size = bound.arguments.get("batch_size")
-      return fit(*args, **kwargs)
-
-    return heard_fit
 
   def _wrapped(self, kind: str) -> Callable[[Any], Any]:
     def placed_step(data: Any) -> Any:

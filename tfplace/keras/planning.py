@@ -133,19 +133,25 @@ class KerasPlanner:
     progress.print_or_log(text, self._verbose, level)
     return plan
 
-  def _plan(self, kind: str, data: Any, told_size: int | None) -> Plan:
-    """Plans one step unless there is only one device."""
-    model, config, cluster = self._model, self.config, self.cluster
-    if data is not None and inputs.static_batch_size(model) is None:
+  def _config(self, kind: str, told_size: int | None) -> PlanConfig:
+    """Returns the settings for a step, and a batch of the size told if any."""
+    config = self.config
+    if inputs.static_batch_size(self._model) is None:
       size = config.batch_size or told_size
       config = dataclasses.replace(config, batch_size=size)
-    if kind != "train":
-      config = dataclasses.replace(
-        config,
-        variant=WHOLE,
-        chooses_microbatches=False,
-        chooses_recomputation=False,
-      )
+    if kind == "train":
+      return config
+    return dataclasses.replace(
+      config,
+      variant=WHOLE,
+      chooses_microbatches=False,
+      chooses_recomputation=False,
+    )
+
+  def _plan(self, kind: str, data: Any, told_size: int | None) -> Plan:
+    """Plans one step unless there is only one device."""
+    model, cluster = self._model, self.cluster
+    config = self._config(kind, None if data is None else told_size)
     names = [device.name for device in cluster.devices]
     is_free = (
       config.max_memory

@@ -6,7 +6,9 @@ requires. Moving a variable preserves its value.
 
 import contextlib
 import difflib
+import functools
 import gc
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -180,6 +182,26 @@ def reset_functions(model: keras.Model, besides: str | None = None) -> None:
   for kind in KINDS:
     if kind != besides:
       setattr(model, f"{kind}_function", None)
+
+
+def telling_batch_size(
+  fit: Callable[..., Any], tell: Callable[[int | None], None]
+) -> Callable[..., Any]:
+  """Returns a `fit` that tells the batch size it is given, and None after."""
+
+  @functools.wraps(fit)
+  def telling_fit(*args: Any, **kwargs: Any) -> Any:
+    given = inspect.signature(fit).bind_partial(*args, **kwargs).arguments
+    size, x = given.get("batch_size"), keras.tree.flatten(given.get("x"))
+    if size and x and getattr(x[0], "shape", ()):
+      size = min(size, x[0].shape[0])
+    tell(size)
+    try:
+      return fit(*args, **kwargs)
+    finally:
+      tell(None)
+
+  return telling_fit
 
 
 def renew_others(model: keras.Model, moved: Iterable[keras.Variable]) -> None:
