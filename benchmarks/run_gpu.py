@@ -19,6 +19,8 @@ from absl import flags
 from benchmarks import lib, run_measured
 from benchmarks.lib import Options
 from tfplace.bin import cli
+from tfplace.errors import MeasurementError
+from tfplace.measure.local import host
 
 if TYPE_CHECKING:
   import keras
@@ -38,13 +40,21 @@ OPTIONS.add("out", str(lib.RESULTS / "gpu.json"), "JSON file to write.")
 
 
 def main(values: flags.FlagValues) -> None:
-  """Measures missing rows; saves after each."""
+  """Measures missing rows; saves after each.
+
+  Raises:
+    MeasurementError: TensorFlow sees no GPU.
+  """
   from benchmarks import models
 
   known = models.SMALL | models.MODELS
   lib.check_names("models", values.models, known)
   lib.check_names("precisions", values.precisions, PRECISIONS)
   cli.load_tensorflow()
+  import tensorflow as tf
+
+  if not tf.config.list_physical_devices("GPU"):
+    raise MeasurementError("; ".join(host.why_no_gpu()))
   saved = lib.Rows(values.out, {"steps": values.steps}, policy=None)
   failed = []
 
@@ -100,7 +110,7 @@ def _card(cluster: "Cluster") -> dict[str, Any]:
 
   device = cluster.devices[0]
   hardware = device.extra["hardware"]
-  capability = hardware.get("environment", {}).get("architecture", "8.0")
+  capability = hardware["environment"]["architecture"]
   measured, launch_us = gpus.measured_card(device.name, "it", capability)
   return {
     "product": device.extra.get("product", device.name),

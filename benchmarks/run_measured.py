@@ -378,7 +378,7 @@ def _summary(times: list[float], losses: list[float]) -> dict[str, Any]:
 def tables(found: Mapping[str, Any]) -> dict[str, str]:
   """Returns measured (predicted) milliseconds of each model's steps."""
   heads = ("model", *user_step.WAYS, _BY_HAND, _AUTO, _AUTO_XLA)
-  heads = (*heads, "microbatched", _RECOMPUTED, "error")
+  heads = (*heads, "microbatched", _RECOMPUTED, "error", "losses differ by")
   lines = []
   for name, row in found["rows"].items():
     steps = {k: s for k, s in row["steps"].items() if "error" not in s}
@@ -391,7 +391,10 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
       if "predicted_us" in step
     ]
     error = f"{100 * statistics.median(errors):.0f}%" if errors else "-"
-    lines.append([name, *(_shown(steps.get(k)) for k in labels), error])
+    losses = np.array([step["losses"] for step in steps.values()])
+    differ = np.max(np.ptp(losses, axis=0) / np.abs(losses).max(axis=0))
+    cells = [_shown(steps.get(k)) for k in labels]
+    lines.append([name, *cells, error, f"{differ:.0e}"])
   text = f"{lib.markdown(heads, lines)}\n\n{lib.caption(found)}"
   return {"measured": text}
 

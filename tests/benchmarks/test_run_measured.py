@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from benchmarks import run_measured
+from benchmarks import lib, run_gpu, run_measured
 from tfplace.measure import cluster
+from tfplace.measure.local import host
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,31 @@ def test_gpus_are_left_to_the_processes_that_measure(
   with pytest.raises(OpenedError):
     run_measured.main(values)
   assert seen == left
+
+
+@pytest.mark.parametrize("benchmark", [run_gpu, run_measured])
+def test_without_cuda_it_says_what_is_missing_and_stops(
+  benchmark, monkeypatch, tmp_path, capsys
+):
+  monkeypatch.setattr(tf.config, "set_visible_devices", lambda *_: None)
+  monkeypatch.setattr(lib, "Rows", None)  # Nothing is measured.
+  monkeypatch.setattr(host, "_DRIVERS", (__file__,))
+  monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+  out = tmp_path / "gpu_host.json"
+  argv = [f"--out={out}"]
+  argv += ["--devices=gpus"] if benchmark is run_measured else []
+  assert benchmark.OPTIONS.call(benchmark.main, argv) == 1
+  assert "pip install 'tfplace[gpu]'" in capsys.readouterr().err
+  assert not out.exists()
+
+
+def test_losses_that_differ_are_shown():
+  steps = {
+    "one device": {"measured_us": 2e3, "losses": [4.0, 2.0]},
+    "auto": {"measured_us": 1e3, "predicted_us": 1e3, "losses": [4.0, 1.98]},
+    "tf.distribute": {"error": "it has no losses"},
+  }
+  found = {"rows": {"net": {"steps": steps, "commit": "c"}}, "stamp": {}}
+  shown = run_measured.tables(found)["measured"]
+  (line,) = [line for line in shown.splitlines() if line.startswith("| net")]
+  assert line.split("|")[-2].strip() == "1e-02"  # 0.02 of 2.
