@@ -83,7 +83,8 @@ def check_cluster(cluster: Cluster) -> None:
 def shared_note(names: Iterable[str]) -> str:
   """Describes logical devices that share a physical device; "" for none."""
   owners: dict[str, str] = {name: "machine" for name in logical_names("CPU")}
-  owners |= {gpu.device.name: gpu.physical for gpu in _gpus()}
+  of_gpus = gpus.owners(logical_names("GPU"))
+  owners |= {name: gpu.name for name, (gpu, _) in of_gpus.items()}
   used = [owners[n] for n in map(_full_name, names) if n in owners]
   if len(set(used)) == len(used):
     return ""

@@ -32,6 +32,23 @@ class LocalGpu(NamedTuple):
   card: str | None
 
 
+def owners(names: Iterable[str]) -> dict[str, tuple[Any, int]]:
+  """Maps each logical GPU, in order, to its physical GPU and the parts of that.
+
+  Args:
+    names: full names of all logical devices of this process.
+  """
+  result = []
+  # Logical GPUs are numbered in this order, and not in that of the user.
+  visible = tf.config.get_visible_devices("GPU")
+  for gpu in sorted(visible, key=lambda gpu: int(gpu.name.split(":")[-1])):
+    parts = tf.config.get_logical_device_configuration(gpu) or [None]
+    result += [(gpu, len(parts))] * len(parts)
+  gpus = (name for name in names if host.kind_of(name) == "GPU")
+  ordered = sorted(gpus, key=host.kind_and_number)
+  return dict(zip(ordered, result, strict=False))
+
+
 def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
   """Describes the GPUs of this process.
 
@@ -44,18 +61,8 @@ def describe(limits: Mapping[str, float]) -> list[LocalGpu]:
   Raises:
     MeasurementError: a card is in no table and reports no compute capability.
   """
-  names = sorted(
-    (name for name in limits if host.kind_of(name) == "GPU"),
-    key=host.kind_and_number,
-  )
-  owners = []
-  # Logical GPUs are numbered in this order, and not in that of the user.
-  visible = tf.config.get_visible_devices("GPU")
-  for gpu in sorted(visible, key=lambda gpu: int(gpu.name.split(":")[-1])):
-    parts = tf.config.get_logical_device_configuration(gpu) or [None]
-    owners += [(gpu, len(parts))] * len(parts)
   cards = []
-  for name, (gpu, parts) in zip(names, owners, strict=False):
+  for name, (gpu, parts) in owners(limits).items():
     details = tf.config.experimental.get_device_details(gpu)
     product = str(details.get("device_name", gpu.name))
     version = details.get("compute_capability", ())
