@@ -1,5 +1,6 @@
 """Devices of one process; logical CPUs stand in for GPUs."""
 
+import contextlib
 import weakref
 
 import pytest
@@ -103,7 +104,7 @@ def test_commands_leave_gpus_to_the_processes_that_run(
   class StartedError(Exception):
     """The processes start."""
 
-  def started(_):
+  def started(*_):
     raise StartedError
 
   seen = []
@@ -112,6 +113,21 @@ def test_commands_leave_gpus_to_the_processes_that_run(
   with pytest.raises(StartedError), clusters.opened(name, Stages()):
     pass
   assert seen == [True] * is_left
+
+
+def test_links_are_measured_with_progress(monkeypatch):
+  told = []
+
+  def local(*_):
+    return LocalDevices(logical_cpus=2)
+
+  monkeypatch.setattr(cluster, "_runtime", local)
+  monkeypatch.setattr(devices, "leave_gpus", lambda: None)
+  show = Stages(lambda *_: contextlib.nullcontext(told.append))
+  with clusters.opened("gpus:2", show) as (found, _):
+    assert len(found.links) == 2
+  # Three sizes of a pair, with few and with many hops.
+  assert told == ["transfers, 0 of 6"]
 
 
 def test_processes_with_gpus_keep_the_users_settings(monkeypatch):

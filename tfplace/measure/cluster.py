@@ -130,13 +130,16 @@ class LiveStep:
 
 
 @contextlib.contextmanager
-def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
+def open_cluster(
+  name: str, on_stage: Progress = silent, **options: Any
+) -> Iterator[OpenCluster]:
   """Starts the devices called `name`, and stops them on exit.
 
   Args:
     name: "workers:N", "gpus" (all GPUs of this host), "gpus:N" (its first GPU
       as N logical GPUs), the path of a tfplace.hosts.v1 file, or the name of a
       cluster resolver: see `resolvers.resolve`.
+    on_stage: called with each stage of measuring the links.
     **options: options of `WorkerCluster`, `LocalDevices` or `HostCluster`.
 
   Raises:
@@ -144,7 +147,10 @@ def open_cluster(name: str, **options: Any) -> Iterator[OpenCluster]:
       not start.
   """
   with _runtime(name, options) as processes:
-    yield OpenCluster(processes.cluster(), processes)
+    processes.on_stage = on_stage
+    cluster = processes.cluster()
+    processes.on_stage = silent  # Its display may end here.
+    yield OpenCluster(cluster, processes)
 
 
 def _runtime(name: str, options: dict[str, Any]) -> runtime.Runtime:

@@ -83,6 +83,6 @@ def opened(
   if name.partition(":")[0] != "workers":  # Others may be this host's GPUs.
     leave_gpus()
   with contextlib.ExitStack() as stack:
-    with show("starting", f" {name}"):
-      live = stack.enter_context(open_cluster(name))
+    with show("starting", f" {name}") as on_stage:
+      live = stack.enter_context(open_cluster(name, on_stage))
     yield live.cluster, live

@@ -235,11 +235,13 @@ class Runtime(abc.ABC):
   Attributes:
     runs_in_order: whether each device runs one op at a time, in the simulated
       order.
+    on_stage: called with each stage of `time_each`.
   """
 
   runs_in_order = False
 
   def __init__(self) -> None:
+    self.on_stage: Progress = silent
     self._children: list[Child] = []
     self._closed = False
     self._ready: list[messages.Ready] = []
@@ -338,7 +340,7 @@ class Runtime(abc.ABC):
 
   def time_each(self, request: messages.TimesRequest) -> list[float]:
     """Times each target of `request` within a minute; fails as `run`."""
-    return self._answer(request, _TIMES_TIMEOUT_S, silent)
+    return self._answer(request, _TIMES_TIMEOUT_S, self.on_stage)
 
   def _answer(self, request: Any, timeout_s: float, on_stage: Progress) -> Any:
     self.start()
