@@ -1,5 +1,7 @@
 """Measured costs put in the place of estimates."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -84,6 +86,22 @@ def four_ops():
       x = tf.abs(x, name=name)
   traced = TracedStep("t", graph.as_graph_def(), {}, (x.name,), (), {}, False)
   return Problem(as_graph(traced), linked(("d0", "d1"), 1.0)), traced
+
+
+def test_busy_times_of_launches_are_told():
+  class Untimed(Small):
+    def run(self, *args):
+      reply = super().run(*args)
+      traces = [dataclasses.replace(reply.traces[0], untimed_gpus=("d1",))]
+      return dataclasses.replace(reply, traces=traces)
+
+  problem, traced = four_ops()
+  said = []
+  options = {"steps": 1, "on_stage": said.append}
+  harness = MeasurementHarness(problem, traced, Untimed(), **options)
+  (found,) = harness.evaluate(np.array([[0, 0, 1, 1]]))
+  assert found.extra["untimed_gpus"] == ["d1"]
+  assert "CUPTI is missing" in said[-1]
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])

@@ -83,6 +83,9 @@ def _extra(reply: messages.StepReply) -> dict[str, Any]:
   }
   if reply.high_water_bytes:
     extra["high_water_bytes"] = dict(reply.high_water_bytes)
+  untimed = {gpu for trace in reply.traces for gpu in trace.untimed_gpus}
+  if untimed:
+    extra["untimed_gpus"] = sorted(untimed)
   values = (*reply.first_values.items(), *reply.last_values.items())
   broken = dict.fromkeys(name for name, v in values if not _finite(v))
   if broken:

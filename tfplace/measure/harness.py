@@ -106,10 +106,12 @@ class MeasurementHarness(Evaluator):
 
     `step_time_us` is the median. `extra` has `step_time_quartiles_us`,
     `step_times_us`, `setup_us`, `fetches` and `last_fetches` (scalars of the
-    first and last step), `high_water_bytes` (of GPUs) and `non_finite` (fetches
-    with a NaN or infinity). For a failed placement, `extra` has `error` and
-    `error_kind`: "died", "hung", "out_of_memory", "failed", "not_started" (the
-    processes did not start) or "not_measured" (`measure_s` had elapsed).
+    first and last step), `high_water_bytes` (of GPUs), `untimed_gpus` (whose
+    `busy_us` are launches, since no kernels were traced) and `non_finite`
+    (fetches with a NaN or infinity). For a failed placement, `extra` has
+    `error` and `error_kind`: "died", "hung", "out_of_memory", "failed",
+    "not_started" (the processes did not start) or "not_measured" (`measure_s`
+    had elapsed).
 
     Raises:
       PlacementError: a row is not a placement of the problem.
@@ -138,6 +140,8 @@ class MeasurementHarness(Evaluator):
     text = f"{result.step_time_us / 1e3:.1f} ms a step"
     if "non_finite" in result.extra:
       text += f", with a NaN or infinity in {result.extra['non_finite'][0]!r}"
+    if "untimed_gpus" in result.extra:
+      text += ", without times of kernels, since CUPTI is missing"
     self._on_stage(f"{self._doing}: {text}, {len(reply.step_us)} timed")
     return result
 
