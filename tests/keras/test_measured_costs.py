@@ -111,6 +111,22 @@ def test_the_compiled_step_leaves_no_variables(held):
   assert left == 0 and count > 0
 
 
+@pytest.mark.parametrize("compiles", [True, False])
+def test_the_reference_is_compiled_by_xla(compiles):
+  def layer(x):
+    text = tf.strings.as_string(x)  # XLA has no strings.
+    return x * tf.cast(tf.strings.length(text) > 0, x.dtype)
+
+  inputs = keras.Input((4,))
+  x = keras.layers.Dense(4)(inputs)
+  x = x if compiles else keras.layers.Lambda(layer)(x)
+  model = keras.Model(inputs, x)
+  model.compile("sgd", "mse", jit_compile=False)
+  sample = np.ones((2, 4), np.float32), np.ones((2, 4), np.float32)
+  traced = trace_keras(model, sample=sample)
+  assert (local_step.compiled_us(traced, 1) is not None) == compiles
+
+
 def test_units_are_lowered_without_variables_during_the_step(held, monkeypatch):
   model = at.build("dense", compiled=False)
   model.compile(at.sgd(), "mse", jit_compile=True)

@@ -1,5 +1,6 @@
 """When a model is planned, for what, and what is told of it."""
 
+import dataclasses
 import logging
 
 import keras
@@ -13,7 +14,7 @@ from tests.testing.clusters import linked
 from tfplace.bounds import lower_bound
 from tfplace.errors import ApplyError, ExtractionError, TfplaceError
 from tfplace.graph.quantities import format_us
-from tfplace.plan import local_step
+from tfplace.plan import local_devices, local_step
 
 CPUS = tuple(f"{at.LOCAL}CPU:{i}" for i in range(3))
 FAST = at.linked()
@@ -225,6 +226,24 @@ def test_verbose_prints_every_stage_or_nothing(verbose, caplog, capsys):
   else:  # Not even a warning of what gains nothing.
     assert not lines and f"model 'net': {plan.message}" in caplog.text
     assert max(record.levelno for record in caplog.records) == logging.INFO
+
+
+@pytest.mark.parametrize("costs", ["measured", "estimated"])
+def test_links_of_gpus_are_measured_with_the_costs(monkeypatch, costs):
+  asked = []
+
+  def measured(cluster, on_stage):
+    asked.append(cluster)
+    extra = {**cluster.extra, "links": "measured"}
+    return dataclasses.replace(cluster, extra=extra)
+
+  monkeypatch.setattr(local_devices, "lacks_links", lambda _: True)
+  monkeypatch.setattr(local_devices, "with_measured_links", measured)
+  options = {"strategy": "m_etf", "batch_size": at.BATCH, "costs": costs}
+  model = tfplace.place_model(at.build("dense"), **options)
+  known = model.placement.placement.problem.cluster
+  assert (known.extra["links"] == "measured") == (costs == "measured")
+  assert len(asked) == (costs == "measured")
 
 
 def _compiled_model():
