@@ -266,6 +266,9 @@ def test_measuring_a_device_describes_it(monkeypatch):
   monkeypatch.setattr(gpus, "_SIDE", 256)
   monkeypatch.setattr(gpus, "_COPIED_BYTES", 1 << 20)
   monkeypatch.setattr(gpus, "_TIMED_S", 0.01)
+  tf.random.set_seed(0)
+  drawn = float(tf.random.uniform(()))
+  tf.random.set_seed(0)
   hardware, launch_us = gpus.measured_card.__wrapped__(
     f"{PREFIX}CPU:0", "A card", "8.0"
   )
@@ -278,6 +281,7 @@ def test_measuring_a_device_describes_it(monkeypatch):
   assert 1e2 < found.peak_flops_per_us["fp32"] < 1e7
   assert 1e2 < found.bandwidth_bytes_per_us < 1e6
   assert 0 < launch_us < 1e3
+  assert float(tf.random.uniform(())) == drawn  # The user's state is kept.
   assert tf.config.experimental.tensor_float_32_execution_enabled()
 
 
