@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfplace.cost import grappler
 from tfplace.errors import MeasurementError
 from tfplace.hardware.gpu_hardware import gpu_hardware
-from tfplace.hardware.hardware import GPUS, HOSTS, find_gpu
+from tfplace.hardware.hardware import GPUS, HOSTS
 from tfplace.measure.calibrate import links
 from tfplace.measure.local import gpus
 from tfplace.measure.session import messages, session, step_stats, worker
@@ -81,67 +81,6 @@ def test_a_card_has_its_data_sheet_and_the_limit_of_tensorflow(host_of, card):
   # By the PCIe generation of the card's host.
   rate = HOSTS[GPUS[card].host].pcie_bytes_per_us
   assert (cluster.bandwidth[0, 1:] == rate).all()
-
-
-# Names that CUDA reports.
-PRODUCTS = {
-  "Tesla K80": "k80",
-  "Tesla P4": "p4",
-  "Tesla P40": "p40",
-  "Tesla P100-PCIE-16GB": "p100",
-  "Tesla P100-SXM2-16GB": "p100",
-  "Tesla V100-SXM2-16GB": "v100",
-  "Tesla V100-SXM2-32GB": "v100-32gb",
-  "Tesla V100-SXM3-32GB": "v100-32gb",
-  "Tesla V100-PCIE-16GB": "v100-pcie",
-  "Tesla V100-PCIE-32GB": "v100-pcie",
-  "Tesla T4": "t4",
-  "GeForce RTX 2080 Ti": "rtx-2080ti",
-  "A100-SXM4-40GB": "a100",
-  "NVIDIA A100-SXM4-40GB": "a100",
-  "NVIDIA A100-SXM4-80GB": "a100-80gb",
-  "NVIDIA A100-PCIE-40GB": "a100-pcie",
-  "NVIDIA A10": "a10",
-  "NVIDIA A30": "a30",
-  "NVIDIA A40": "a40",
-  "NVIDIA RTX A6000": "rtx-a6000",
-  "NVIDIA GeForce RTX 3090": "rtx-3090",
-  "NVIDIA GeForce RTX 4090": "rtx-4090",
-  "NVIDIA L4": "l4",
-  "NVIDIA L40": "l40",
-  "NVIDIA L40S": "l40s",
-  "NVIDIA H100 80GB HBM3": "h100",
-  "NVIDIA H100 PCIe": "h100-pcie",
-  "NVIDIA H200": "h200",
-  "NVIDIA GH200 480GB": "gh200",
-  "NVIDIA B200": "b200",
-  "NVIDIA GeForce RTX 5090": "rtx-5090",
-}
-
-
-def test_cards_are_known_by_the_names_of_cuda():
-  assert set(PRODUCTS.values()) == set(GPUS)
-  for product, card in PRODUCTS.items():
-    architecture = GPUS[card].hardware["environment"]["architecture"]
-    assert find_gpu(product, architecture) == card
-
-
-@pytest.mark.parametrize(
-  ("product", "capability"),
-  [
-    ("NVIDIA A100 80GB PCIe", "8.0"),
-    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "8.0"),
-    ("GRID A100-10C", "8.0"),
-    ("NVIDIA A10G", "8.6"),
-    ("NVIDIA H100 NVL", "9.0"),
-    ("NVIDIA H20", "9.0"),
-    ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
-    ("NVIDIA H200", "9.9"),  # Not the card of that name.
-    ("", "8.0"),
-  ],
-)
-def test_a_card_is_no_other_one_of_a_similar_name(product, capability):
-  assert find_gpu(product, capability) is None
 
 
 def test_the_process_of_gpus_describes_each_product(host_of, monkeypatch):
