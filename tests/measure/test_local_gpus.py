@@ -224,6 +224,22 @@ def test_measuring_a_device_describes_it(monkeypatch):
   assert tf.config.experimental.tensor_float_32_execution_enabled()
 
 
+@pytest.mark.parametrize("run_s", [1e-4, 0.01, 0.05])
+def test_a_card_is_measured_for_two_seconds(run_s, monkeypatch):
+  passed, value = [0.0], tf.zeros(())
+
+  def run():
+    passed[0] += run_s
+    return value
+
+  clock = SimpleNamespace(perf_counter=lambda: passed[0])
+  monkeypatch.setattr(gpus, "time", clock)
+  figures = len(gpus._PRECISIONS) + 2  # And a copy, and launches.
+  for _ in range(figures):
+    assert gpus._time_us(run) == pytest.approx(1e6 * run_s)
+  assert passed[0] < 2.0
+
+
 @pytest.mark.parametrize(
   ("architecture", "multiprocessors"),
   [("6.0", 200), ("6.1", 100), ("7.5", 200), ("8.0", 200), ("8.9", 100)],
