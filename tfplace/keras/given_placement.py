@@ -13,13 +13,14 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ApplyError
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.order import ARRIVAL
 from tfplace.graph.placement import Placement
 from tfplace.keras import state
 from tfplace.keras.devices import LOOPS_AND_CALLS, DeviceFunction
 from tfplace.plan import local_devices
-from tfplace.plan.config import AUTO, PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.plan import GIVEN, Plan
 
 PlanLike: TypeAlias = (
