@@ -1,5 +1,6 @@
 """Devices of one process; logical CPUs stand in for GPUs."""
 
+import importlib
 import weakref
 
 import pytest
@@ -14,7 +15,7 @@ from tfplace.graph.problem import Problem
 from tfplace.measure import cluster
 from tfplace.measure.cluster import open_cluster
 from tfplace.measure.harness import MeasurementHarness
-from tfplace.measure.local import devices, runtime
+from tfplace.measure.local import runtime
 from tfplace.measure.local.devices import LocalDevices
 from tfplace.measure.session import messages, session
 from tfplace.plan import clusters
@@ -108,10 +109,17 @@ def test_commands_leave_gpus_to_the_processes_that_run(
 
   seen = []
   monkeypatch.setattr(cluster, "open_cluster", started)
-  monkeypatch.setattr(devices, "leave_gpus", lambda: seen.append(True))
+  monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: ["a GPU"])
+  monkeypatch.setattr(
+    tf.config, "set_visible_devices", lambda *left: seen.append(left)
+  )
+  recurrent = importlib.import_module("keras.src.backend.tensorflow.rnn")
+  monkeypatch.setattr(recurrent, "_is_gpu_available", lambda: False)
   with pytest.raises(StartedError), clusters.opened(name, Stages()):
     pass
-  assert seen == [True] * is_left
+  assert seen == [([], "GPU")] * is_left
+  # Keras traces recurrent layers as the processes with GPUs run them.
+  assert recurrent._is_gpu_available() == is_left
 
 
 def test_processes_with_gpus_keep_the_users_settings(monkeypatch):

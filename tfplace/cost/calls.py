@@ -24,7 +24,8 @@ _LOOPS = ("While", "StatelessWhile")
 _SAME = ("Identity", "StopGradient", "Cast")
 # Host time of an op in a loop. Fitted to the 590 us of a time step, forward and
 # backward, of an LSTM of 320 units on a GTX 980 Ti (`stefbraun/rnn_benchmarks`,
-# TensorFlow 1.2); of its four bidirectional layers, a time step takes 634 us.
+# TensorFlow 1.2); in its four bidirectional layers, a time step takes 634 us.
+# The host of an H200 launches an op of a graph every 6.2 us (docs/findings.md).
 _LAUNCH_US = 6.0
 
 

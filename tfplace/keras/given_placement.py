@@ -266,6 +266,8 @@ def check_ops(used: DeviceFunction, model: keras.Model) -> None:
     raise ApplyError(
       f"the placement names {count or 'none'} of the ops of model"
       f" {model.name!r}, and {lacking[0]!r}{others} that it does not have: it"
-      " was made for another model, or for one whose layers have other names",
+      " was made for another model, for one whose layers have other names, or,"
+      " if it has recurrent layers, where TensorFlow sees GPUs and here it sees"
+      " none (or the reverse)",
       op=lacking[0],
     )
