@@ -17,9 +17,7 @@ FORWARD = ("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3")
 GRADIENTS = tuple(op.replace("RNN", "RNNBackprop") for op in FORWARD)
 _GATES = {b"lstm": 4, b"gru": 3, b"rnn_relu": 1, b"rnn_tanh": 1}
 # Launches and elementwise kernels of a time step, in microseconds. Fitted to
-# the LSTMs of a V100 in `baidu-research/DeepBench` (cuDNN 7.6, 44 rows); the
-# median error of these is 1.14 forward and 1.21 backward, of its GRUs 1.38 and
-# 1.18.
+# the LSTMs of a V100 in `baidu-research/DeepBench` (docs/costs.md).
 _STEP_US = 20.0
 _KEPT = 2  # States and their activations, kept beside the gates for backward.
 
