@@ -165,9 +165,9 @@ def _classes(graph: OpGraph) -> np.ndarray:
   """Returns the [num_ops] class of each op."""
   types = np.array(graph.types)
   has_flops = sum(graph.peak_us.values(), np.zeros(graph.num_ops)) > 0
-  is_convolution = has_flops & np.char.startswith(types, "Conv")
   classes = np.where(has_flops, _PRODUCT, _MEMORY)
-  classes[is_convolution] = _CONVOLUTION
+  for prefix in ("Conv", "CudnnRNN"):  # Recurrent layers err as convolutions.
+    classes[has_flops & np.char.startswith(types, prefix)] = _CONVOLUTION
   classes[types == UNIT] = _UNIT
   return classes
 
