@@ -30,10 +30,11 @@ from tfplace import placers
 from tfplace.bin import cli
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph import Cluster, Problem
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.cluster import with_max_memory
 from tfplace.graph.evaluation import Result
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.graph.order import ARRIVAL, AUTO, ORDERS
+from tfplace.graph.order import ARRIVAL, ORDERS
 from tfplace.hardware.presets import cluster_preset
 from tfplace.plan import variant_search
 from tfplace.plan.config import PlanConfig

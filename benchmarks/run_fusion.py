@@ -21,7 +21,7 @@ from benchmarks.lib import Options
 from benchmarks.run_auto import EQUAL, LABELS, Row, placed
 from benchmarks.sets import Graphs, trained
 from tfplace.bin import cli
-from tfplace.graph.order import AUTO
+from tfplace.graph.argument_checks import AUTO
 from tfplace.hardware.presets import cluster_preset
 
 NONE, XLA = "none", "xla"

@@ -8,7 +8,7 @@ from tfplace.cost import op_graph
 from tfplace.hardware.presets import cluster_preset
 from tfplace.variants.keras_step import trace_keras
 
-SIDE = 256
+SIDE = 1024
 MATRIX_BYTES = SIDE * SIDE * 4
 
 
@@ -45,6 +45,21 @@ def test_a_loop_takes_its_body_times_its_iterations(start, limit):
   # Counting and comparing scalars is nothing beside the product.
   assert time_us == pytest.approx((limit - start) * _matmul_us(), rel=1e-3)
   assert "unknown_trip_counts" not in graph.extra
+
+
+def test_an_iteration_takes_at_least_its_launches():
+  times_us = []
+  for extra_ops in (0, 10):
+
+    def body(x, extra_ops=extra_ops):
+      for _ in range(extra_ops):
+        x = x[:, ::-1]
+      return x
+
+    graph = _costs(lambda x: _loop(5, body)(x[:2, :2]))
+    times_us.append(graph.time_us["GPU"][_of_type(graph, *WHILE)])
+  # TensorFlow's executor takes a few microseconds for each.
+  assert 5 * 10 * 3 < times_us[1] - times_us[0] < 5 * 10 * 12
 
 
 def test_a_loop_of_unknown_length_counts_once_and_is_listed():

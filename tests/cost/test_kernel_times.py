@@ -101,6 +101,31 @@ def test_convolutions_take_the_published_time():
   assert errors.max() < 0.3
 
 
+# Gates, units, batch and time steps of layers in fp32 on a V100 without the
+# product of their inputs, and milliseconds forward and backward
+# (baidu-research/DeepBench, cuDNN 7.6). Costs were fitted to such LSTMs; the
+# GRUs, for which cuDNN has faster kernels, are a holdout.
+RECURRENT = [
+  (4, 512, 32, 25, 1.144, 1.014 + 0.271),
+  (4, 1024, 128, 25, 3.249, 3.017 + 2.107),
+  (4, 2048, 64, 25, 5.570, 4.871 + 4.100),
+  (3, 1024, 32, 1500, 59.131, 66.913 + 19.949),
+  (3, 1536, 32, 375, 23.164, 27.421 + 11.676),
+  (3, 2048, 32, 187, 22.113, 20.609 + 10.229),
+]
+
+
+def test_recurrent_layers_take_the_published_time():
+  errors = []
+  for gates, units, batch, steps, *measured in RECURRENT:
+    sizes = (steps, batch, 1, units, gates * units, 1)
+    kernels = [Kernel("recurrent", "fp32", (*sizes, k)) for k in (0, 1)]
+    errors.append(_us("v100", *kernels) / np.multiply(measured, 1e3))
+  errors = np.abs(np.log(errors))
+  assert errors[:3].max() < 0.25
+  assert errors[3:].max() < 0.65
+
+
 def test_a_serial_sum_waits_for_each_of_its_terms():
   # 10,000 terms take 1 ms on any card, whose memory would be done before.
   for name in ("k80", "h200"):

@@ -13,7 +13,7 @@ from tfplace.hardware.presets import cluster_preset
 
 op_graph = functools.partial(cost.op_graph, cost_model="grappler")
 
-SIDE = 256
+SIDE = 4096
 # A K80's memory bandwidth in bytes per us, by its data sheet: 240 GB/s.
 K80_BANDWIDTH = 240e3
 RELU_US = 2 * SIDE * SIDE * 4 / K80_BANDWIDTH  # reads and writes a matrix

@@ -218,6 +218,9 @@ KEEPING = {
   "along_axis": lambda h: ops.take_along_axis(
     h, ops.argsort(h, axis=1), axis=1
   ),
+  "reversed": lambda h: tf.reverse_sequence(
+    h, tf.fill(tf.shape(h)[:1], 3), seq_axis=1, batch_axis=0
+  ),
   "zeros": lambda h: h + ops.zeros_like(h) + ops.zeros(ops.shape(h)),
   "vectorized_map": lambda h: tf.vectorized_map(
     lambda row: row - tf.reduce_mean(row), h

@@ -42,6 +42,7 @@ MIXING = {
   "take": lambda h: ops.take(h, ops.argsort(h[:, 0]), axis=0),
   "cumsum": lambda h: ops.cumsum(h, axis=0),
   "roll": lambda h: ops.roll(h, 1, axis=0),
+  "reversed": lambda h: tf.reverse_sequence(h, [3] * 8, 0, 1),
   "first": lambda h: h + h[:1],
   "gram": lambda h: ops.matmul(ops.matmul(h, ops.transpose(h)), h),
   "pairs": lambda h: ops.mean(h[:, None] - h[None], axis=1),

@@ -334,6 +334,27 @@ def test_unknown_keywords_and_other_results_are_refused():
     tfplace.placed(lambda: 3)()
 
 
+def test_a_function_traced_before_placing_is_warned_of(caplog):
+  model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+  model.compile("sgd", "mse", jit_compile=False)
+  x = np.ones((8, 6), "float32")
+  model.predict_on_batch(x)  # Keras makes its functions again.
+
+  @tf.function
+  def own_step(x):
+    return model(x)
+
+  dense = model.layers[0].name
+  tfplace.place_model(model, placement={dense: "CPU:1"})
+  model.train_on_batch(x, x[:, :1])
+  assert "tf.function" not in caplog.text
+  own_step(x)
+  tfplace.place_model(model, placement={dense: "CPU:0"})
+  model.train_on_batch(x, x[:, :1])
+  (warning,) = caplog.records
+  assert "the tf.function 'own_step' goes on" in warning.getMessage()
+
+
 class Unfinished(keras.Model):
   """A model whose constructor does not end."""
 

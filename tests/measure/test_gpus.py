@@ -1,6 +1,7 @@
 """Devices of one process; logical CPUs stand in for GPUs."""
 
 import contextlib
+import importlib
 import weakref
 
 import pytest
@@ -15,7 +16,8 @@ from tfplace.graph.problem import Problem
 from tfplace.measure import cluster
 from tfplace.measure.cluster import open_cluster
 from tfplace.measure.harness import MeasurementHarness
-from tfplace.measure.local import devices, runtime
+from tfplace.measure.local import devices as local_devices
+from tfplace.measure.local import runtime
 from tfplace.measure.local.devices import LocalDevices
 from tfplace.measure.session import messages, session
 from tfplace.plan import clusters
@@ -109,10 +111,17 @@ def test_commands_leave_gpus_to_the_processes_that_run(
 
   seen = []
   monkeypatch.setattr(cluster, "open_cluster", started)
-  monkeypatch.setattr(devices, "leave_gpus", lambda: seen.append(True))
+  monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: ["a GPU"])
+  monkeypatch.setattr(
+    tf.config, "set_visible_devices", lambda *left: seen.append(left)
+  )
+  recurrent = importlib.import_module("keras.src.backend.tensorflow.rnn")
+  monkeypatch.setattr(recurrent, "_is_gpu_available", lambda: False)
   with pytest.raises(StartedError), clusters.opened(name, Stages()):
     pass
-  assert seen == [True] * is_left
+  assert seen == [([], "GPU")] * is_left
+  # Keras traces recurrent layers as the processes with GPUs run them.
+  assert recurrent._is_gpu_available() == is_left
 
 
 def test_links_are_measured_with_progress(monkeypatch):
@@ -122,7 +131,7 @@ def test_links_are_measured_with_progress(monkeypatch):
     return LocalDevices(logical_cpus=2)
 
   monkeypatch.setattr(cluster, "_runtime", local)
-  monkeypatch.setattr(devices, "leave_gpus", lambda: None)
+  monkeypatch.setattr(local_devices, "leave_gpus", lambda: False)
   show = Stages(lambda *_: contextlib.nullcontext(told.append))
   with clusters.opened("gpus:2", show) as (found, _):
     assert len(found.links) == 2

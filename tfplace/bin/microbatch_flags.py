@@ -4,7 +4,8 @@ from absl import flags
 
 from tfplace.bin import cli
 from tfplace.errors import shown
-from tfplace.graph.microbatches import AUTO, VariantConfig, check_in_flight
+from tfplace.graph.argument_checks import AUTO
+from tfplace.graph.microbatches import VariantConfig, check_in_flight
 from tfplace.graph.recompute import ALL, NONE, recompute_config
 
 

@@ -15,11 +15,11 @@ from absl import flags
 from tfplace import formats, placers
 from tfplace.bin import cli, microbatch_flags, outputs, sources, tasks
 from tfplace.graph import Cluster, OpGraph, Problem, graph_edits
-from tfplace.graph import order as orders
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.cluster import with_max_memory
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.order import ARRIVAL, ORDERS, order_to_json
-from tfplace.plan.config import AUTO, PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.live_step import guesses
 from tfplace.plan.plan import Plan
 from tfplace.plan.planner import make_plan
@@ -53,8 +53,8 @@ def _define(values: flags.FlagValues) -> None:
     " enforce it in the written graph. auto: of a microbatched step rank, if it"
     " gains at least 3% or if only rank fits in memory, and else arrival."
   )
-  choices = (*ORDERS, orders.AUTO)
-  cli.define(values, "order", text, orders.AUTO, choices=choices)
+  choices = (*ORDERS, AUTO)
+  cli.define(values, "order", text, AUTO, choices=choices)
   text = (
     "Share of the step time that --strategy=auto may give up for less traffic."
     " Default: the noise of measured costs, and 0 for described costs."

@@ -11,6 +11,7 @@ from tfplace import formats
 from tfplace.bin import cli, microbatch_flags, model_flags
 from tfplace.cost import registry
 from tfplace.graph import Cluster, OpGraph, Placement, Problem
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.op_graph import XLA
 from tfplace.graph.progress import Progress, silent
@@ -18,7 +19,7 @@ from tfplace.plan import clusters, graph_cache
 from tfplace.plan import source as source_lib
 from tfplace.plan.clusters import find_cluster as load_cluster
 from tfplace.plan.clusters import is_live
-from tfplace.plan.config import AUTO, COMPILE, MEASURED, PlanConfig
+from tfplace.plan.config import COMPILE, MEASURED, PlanConfig
 from tfplace.plan.source import GRAPH, ModelSource
 from tfplace.plan.stages import Stages
 from tfplace.plan.steps import Steps

@@ -1,7 +1,8 @@
 """Costs of ops that call functions: loops, branches and plain calls.
 
 Grappler sees no bodies. A call takes the sum of its ops, a conditional its
-slowest branch, and a loop its body times its iterations, if known.
+slowest branch, and a loop its body times its iterations, if known. An iteration
+takes at least the time in which the host launches its ops.
 """
 
 import dataclasses
@@ -21,6 +22,11 @@ from tfplace.extraction import nodes
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _LOOPS = ("While", "StatelessWhile")
 _SAME = ("Identity", "StopGradient", "Cast")
+# Host time of an op in a loop. Fitted to the 590 us of a time step, forward and
+# backward, of an LSTM of 320 units on a GTX 980 Ti (`stefbraun/rnn_benchmarks`,
+# TensorFlow 1.2); in its four bidirectional layers, a time step takes 634 us.
+# The host of an H200 launches an op of a graph every 6.2 us (docs/findings.md).
+_LAUNCH_US = 6.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,20 +36,28 @@ class CallCost:
   Attributes:
     time_us: device kind or its peak -> microseconds.
     temp_bytes: peak memory of the body.
+    num_ops: ops that the host launches, besides those of loops.
     is_exact: False if a loop of unknown length was counted once.
     rejected: op of the body that Grappler rejects -> reason.
   """
 
   time_us: Mapping[estimate.Timed, float]
   temp_bytes: float
+  num_ops: int
   is_exact: bool
   rejected: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-  def scaled(self, times: int | None) -> "CallCost":
-    """Returns the cost of `times` runs; None is one inexact run."""
-    scaled = {kind: t * (times or 1) for kind, t in self.time_us.items()}
+  def repeated(self, times: int | None) -> "CallCost":
+    """Returns the cost of `times` iterations; None is one inexact iteration."""
+    launch_us = _LAUNCH_US * self.num_ops
+    time_us = {
+      kind: max(us, launch_us if isinstance(kind, str) else 0.0) * (times or 1)
+      for kind, us in self.time_us.items()
+    }
     is_exact = self.is_exact and times is not None
-    return dataclasses.replace(self, time_us=scaled, is_exact=is_exact)
+    return dataclasses.replace(
+      self, time_us=time_us, num_ops=0, is_exact=is_exact
+    )
 
 
 class Body(NamedTuple):
@@ -108,7 +122,7 @@ class CallCosts:
       return _combined(costs, max)
     total = _combined(costs, sum)
     if op.type in _LOOPS:
-      return total.scaled(trip_count(op, self._condition))
+      return total.repeated(trip_count(op, self._condition))
     return total
 
   def _condition(self, loop: tf.Operation) -> Body:
@@ -139,7 +153,8 @@ class CallCosts:
   def _of_body(self, body: Body) -> CallCost:
     calls = self.of_graph(body.graph)
     specs = sizes.output_specs(body.graph, check_placeholders=False)
-    op_times = self._op_times(OpClasses(body.graph_def, body.graph, specs))
+    classes = OpClasses(body.graph_def, body.graph, specs)
+    op_times = self._op_times(classes)
     total = {
       kind: sum(
         calls[op.name].time_us[kind]
@@ -149,10 +164,11 @@ class CallCosts:
       )
       for kind, times in op_times.time_us.items()
     }
+    num_ops = len(classes.of_op) + sum(c.num_ops for c in calls.values())
     exact = all(call.is_exact for call in calls.values())
     rejected = {**op_times.rejected, **rejected_in(calls.values())}
     peak = _peak_bytes(body.graph, specs, calls)
-    return CallCost(total, peak, exact, rejected)
+    return CallCost(total, peak, num_ops, exact, rejected)
 
 
 def _combined(costs: list[CallCost], combine: Any) -> CallCost:
@@ -160,6 +176,7 @@ def _combined(costs: list[CallCost], combine: Any) -> CallCost:
   return CallCost(
     {kind: combine(cost.time_us[kind] for cost in costs) for kind in kinds},
     max(cost.temp_bytes for cost in costs),
+    combine(cost.num_ops for cost in costs),
     all(cost.is_exact for cost in costs),
     rejected_in(costs),
   )

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfplace.cost.kernels import recurrent
 from tfplace.errors import ExtractionError
 from tfplace.extraction.traced import TracedStep
 
@@ -71,9 +72,24 @@ def output_specs(
   result = {}
   for op in graph.get_operations():
     result[op.name] = tuple(_spec(tensor) for tensor in op.outputs)
+    if op.type in recurrent.FORWARD:
+      result[op.name] = _with_reserve(op, result[op.name])
     if check_placeholders and op.type == "Placeholder":
       _check_placeholder(op.name, result[op.name][0])
   return result
+
+
+def _with_reserve(
+  op: tf.Operation, specs: tuple[TensorSpec, ...]
+) -> tuple[TensorSpec, ...]:
+  """Adds the sizes of the reserve spaces, which TensorFlow does not infer."""
+  shapes = [[size or 1 for size in _sizes(t.shape) or ()] for t in op.inputs]
+  layers = recurrent.layers_of(op.type, op.node_def.attr, shapes)
+  if layers is None:
+    return specs
+  on_gpu = dataclasses.replace(specs[3], shape=layers.reserved)
+  on_host = (dataclasses.replace(s, shape=()) for s in specs[4:])
+  return (*specs[:3], on_gpu, *on_host)
 
 
 def with_feed_shapes(traced: TracedStep) -> tf.compat.v1.GraphDef:

@@ -16,7 +16,7 @@ import numpy as np
 from tfplace.cost.kernels import parameters
 from tfplace.cost.measured_costs import STEP_NOISE
 from tfplace.graph.cluster import Device
-from tfplace.graph.evaluation import Evaluation, Result
+from tfplace.graph.evaluation import GIVEN, Evaluation, Result
 from tfplace.graph.op_graph import UNIT, OpGraph
 from tfplace.graph.problem import Problem
 from tfplace.graph.quantities import format_share, time_scale
@@ -27,7 +27,6 @@ SAMPLES = 64
 _SEED = 0
 INTERVAL = (10, 90)  # percentiles
 _NEAR = 1.02  # of the best step time: plans that samples choose from
-_GIVEN = "init"  # strategy of placements that a search begins with
 # Strategies that a plan is compared with, the first of the results that exists.
 _RIVALS = {"data_parallel": "data parallelism", "single": "one device"}
 
@@ -50,7 +49,7 @@ def surest(result: Result) -> Result:
   """
   most_us = _NEAR * result.evaluation.step_time_us
   for tried in result.tried:
-    if tried.strategy == _GIVEN:
+    if tried.strategy == GIVEN:
       most_us = min(most_us, tried.evaluation.step_time_us)
   near = [result]
   for other in result.tried:
@@ -166,9 +165,9 @@ def _classes(graph: OpGraph) -> np.ndarray:
   """Returns the [num_ops] class of each op."""
   types = np.array(graph.types)
   has_flops = sum(graph.peak_us.values(), np.zeros(graph.num_ops)) > 0
-  is_convolution = has_flops & np.char.startswith(types, "Conv")
   classes = np.where(has_flops, _PRODUCT, _MEMORY)
-  classes[is_convolution] = _CONVOLUTION
+  for prefix in ("Conv", "CudnnRNN"):  # Recurrent layers err as convolutions.
+    classes[has_flops & np.char.startswith(types, prefix)] = _CONVOLUTION
   classes[types == UNIT] = _UNIT
   return classes
 

@@ -1,8 +1,8 @@
 """Structure of a traced step: ops, edges, device kinds and colocation.
 
 Ops that share a device: users of one resource handle or reference, both ends of
-a variant edge or of a TensorFlow 1 back edge, equal `shared_name`s, and
-`_class: loc:@op`.
+a variant edge or of a TensorFlow 1 back edge, equal `shared_name`s, `_class:
+loc:@op`, and a recurrent layer of cuDNN and its gradient.
 """
 
 import collections
@@ -21,6 +21,8 @@ from tfplace.graph.paths import DisjointSets, reached
 _STICKY = frozenset((tf.resource.as_datatype_enum, tf.variant.as_datatype_enum))
 _REFERENCE = 100  # reference types have larger numbers
 _LOCATION = "loc:@"
+# Op type -> outputs that only the same card can read.
+_OPAQUE = {"CudnnRNNV2": (3, 4), "CudnnRNNV3": (3, 4)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,6 +141,7 @@ def colocation_groups(
       if output >= 0 and (
         node_lib.is_back_edge(graph_def.node[at], node)
         or _is_sticky(types[at][output])
+        or output in _OPAQUE.get(graph_def.node[at].op, ())
       ):
         sets.union(at, i)
     if "shared_name" in node.attr and node.attr["shared_name"].s:

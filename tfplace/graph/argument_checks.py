@@ -14,6 +14,7 @@ import numpy as np
 
 from tfplace.errors import FormatError, TfplaceError, shown
 
+AUTO = "auto"  # Chosen with the placement, or what Keras would do.
 MAX_NAME_LENGTH = 4096
 # Maximum of values that are summed or divided. Sums of 10**8 quotients of two
 # such values, and the squares of these sums, stay finite.

@@ -9,6 +9,7 @@ from typing import Any
 from tfplace.graph.argument_checks import Unlimited
 from tfplace.graph.placement import Placement
 
+GIVEN = "init"  # Strategy of placements that a search starts from.
 # Maximum relative rounding error of the proven bounds.
 ROUNDING = 1e-9
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfplace.errors import ExtractionError, shown
-from tfplace.graph.argument_checks import whole_number
+from tfplace.graph.argument_checks import AUTO, whole_number
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.recompute import (
   NO_RECOMPUTATION,
@@ -18,7 +18,6 @@ from tfplace.graph.recompute import (
   recompute_of,
 )
 
-AUTO = "auto"  # A number that is chosen together with the placement.
 SCOPE = "microbatch_"
 BATCH_SCOPE = "part_of_batch"  # Inside SCOPE: the ops that slice the batch.
 BEGIN = "begin"  # Inside BATCH_SCOPE: waits for an earlier microbatch.

@@ -8,6 +8,7 @@ in both the simulator and TensorFlow's executor.
 import numpy as np
 
 from tfplace.errors import ProblemError, shown
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.op_graph import OpGraph
 from tfplace.graph.paths import descendants
 
@@ -15,7 +16,6 @@ from tfplace.graph.paths import descendants
 ARRIVAL = "arrival"
 RANK = "rank"  # By `ranks` alone.
 ORDERS = (ARRIVAL, RANK)
-AUTO = "auto"  # Chosen together with the placement, see `resolved`.
 # Minimum relative gain of rank order; below it the control edges do not pay.
 LEAST_GAIN = 0.03
 _FIRST = -1  # Turn before microbatch 0.

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tfplace.errors import ExtractionError
+from tfplace.graph.argument_checks import AUTO
 
-ALL, NONE, AUTO = "all", "none", "auto"
+ALL, NONE = "all", "none"
 SCOPE = "recompute_"
 _SCOPED = re.compile(rf"((?:microbatch_\d+/)?){SCOPE}(\d+)/(.*)", re.DOTALL)
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfplace.errors import ExtractionError
 from tfplace.extraction import custom_gradients
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.microbatches import WHOLE, VariantConfig
 from tfplace.graph.op_graph import XLA
 from tfplace.keras import devices, state
@@ -32,7 +33,6 @@ from tfplace.keras.given_placement import (
 from tfplace.keras.state import KINDS
 from tfplace.keras.trial import Trial
 from tfplace.keras.variables import PlacedVariables, built_with
-from tfplace.plan.config import AUTO
 from tfplace.plan.plan import Plan
 from tfplace.variants import fused_norm, op_order
 from tfplace.variants.microbatches import microbatched_step

@@ -13,13 +13,14 @@ import keras
 import tensorflow as tf
 
 from tfplace.errors import ApplyError
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.order import ARRIVAL
 from tfplace.graph.placement import Placement
 from tfplace.keras import state
 from tfplace.keras.devices import LOOPS_AND_CALLS, DeviceFunction
 from tfplace.plan import local_devices
-from tfplace.plan.config import AUTO, PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.plan import GIVEN, Plan
 
 PlanLike: TypeAlias = (
@@ -265,6 +266,8 @@ def check_ops(used: DeviceFunction, model: keras.Model) -> None:
     raise ApplyError(
       f"the placement names {count or 'none'} of the ops of model"
       f" {model.name!r}, and {lacking[0]!r}{others} that it does not have: it"
-      " was made for another model, or for one whose layers have other names",
+      " was made for another model, for one whose layers have other names, or,"
+      " if it has recurrent layers, where TensorFlow sees GPUs and here it sees"
+      " none (or the reverse)",
       op=lacking[0],
     )

@@ -16,6 +16,7 @@ from tfplace.extraction import keras_inputs as inputs
 from tfplace.extraction.kernels import xla_compiles
 from tfplace.extraction.nodes import split_tensor
 from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.cluster import with_max_memory
 from tfplace.graph.microbatches import WHOLE, is_auto
 from tfplace.graph.quantities import format_us
@@ -24,7 +25,7 @@ from tfplace.keras.controller import own_steps
 from tfplace.keras.steps import KerasSource, KerasSteps
 from tfplace.plan import local_devices
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.config import AUTO, NONE, SINGLE, PlanConfig
+from tfplace.plan.config import NONE, SINGLE, PlanConfig
 from tfplace.plan.plan import Plan, printer
 from tfplace.plan.planner import make_plan
 from tfplace.plan.stages import Stages

@@ -9,6 +9,7 @@ import difflib
 import functools
 import gc
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -16,12 +17,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.trainers import trainer
+from tensorflow.python.eager.polymorphic_function.concrete_function import (
+  ConcreteFunction,
+)
 
 from tfplace.errors import ApplyError
 from tfplace.extraction import keras_inputs as inputs
 from tfplace.graph.cluster import Cluster
 
+_logger = logging.getLogger("tfplace")
+
 KINDS = ("train", "test", "predict")  # of steps, and of their functions
+# Functions of Keras, which makes them again.
+_OF_KERAS = frozenset(
+  ("one_step_on_data", "one_step_on_data_distributed", "multi_step_on_iterator")
+)
 _LISTED = 12  # Number of layers in a message.
 
 
@@ -63,7 +73,7 @@ def handle_key(variable: keras.Variable) -> int:
   return id(variable._value.handle)
 
 
-def move(variable: keras.Variable, device: str) -> bool:
+def move(variable: keras.Variable, device: str) -> tf.Tensor | None:
   """Replaces the resource of `variable` by a copy on `device`.
 
   Functions that were traced before hold the old resource and must be traced
@@ -71,11 +81,11 @@ def move(variable: keras.Variable, device: str) -> bool:
   variable by it, including optimizers that the model does not hold.
 
   Returns:
-    False if the variable is there already.
+    Handle of the old resource; None if the variable is there already.
   """
   old = variable._value
   if old.device == device:
-    return False
+    return None
   with tf.device(device):
     new = tf.Variable(
       old.read_value(),
@@ -88,7 +98,7 @@ def move(variable: keras.Variable, device: str) -> bool:
     )
   new._unique_id = old._unique_id
   variable._value = new
-  return True
+  return old.handle
 
 
 def values(model: keras.Model) -> list[tuple[keras.Variable, np.ndarray]]:
@@ -218,6 +228,34 @@ def renew_others(model: keras.Model, moved: Iterable[keras.Variable]) -> None:
     if other is not model and has & ids:
       with functions_renewed(other):
         pass
+
+
+def warn_of_old_functions(
+  model: keras.Model, handles: Iterable[tf.Tensor]
+) -> None:
+  """Warns of a user's traced functions that hold replaced resources."""
+  ids = {id(handle) for handle in handles}
+
+  def names() -> set[str]:
+    alive = gc.get_objects() if ids else []
+    functions = (o for o in alive if issubclass(type(o), ConcreteFunction))
+    return {
+      function.graph.name
+      for function in functions
+      if function.graph.name not in _OF_KERAS
+      and not ids.isdisjoint(map(id, function.captured_inputs))
+    }
+
+  if not names():
+    return
+  gc.collect()  # Discarded functions are cycles.
+  if old := sorted(names()):
+    _logger.warning(
+      "model %r: its variables moved, and the tf.function %s goes on with their"
+      " old copies: place the model before you call it, or trace it anew",
+      model.name,
+      ", ".join(map(repr, old)),
+    )
 
 
 @contextlib.contextmanager

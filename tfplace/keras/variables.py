@@ -133,8 +133,11 @@ class PlacedVariables:
 
   def _move(self, moving: Sequence[tuple[keras.Variable, str]]) -> None:
     """Moves variables to devices; other models that have them see it."""
-    moved = [v for v, device in moving if state.move(v, device)]
-    state.renew_others(self._model, moved)
+    old = [(v, state.move(v, device)) for v, device in moving]
+    state.renew_others(self._model, [v for v, h in old if h is not None])
+    state.warn_of_old_functions(
+      self._model, [handle for _, handle in old if handle is not None]
+    )
     for variable, _ in moving:
       if hasattr(variable._value, _WAITS):  # It was there already.
         delattr(variable._value, _WAITS)

@@ -19,7 +19,7 @@ import numpy as np
 
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.budget import Budget, cancelled_by
-from tfplace.graph.evaluation import Result
+from tfplace.graph.evaluation import GIVEN, Result
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
@@ -38,7 +38,7 @@ from tfplace.placers.tracker import (
 from tfplace.simulate import Simulator
 
 # Names of the given placements, and of a policy's, among the results.
-GIVEN, _FOUND = "init", "placements of the policy"
+_FOUND = "placements of the policy"
 _MET = "a placement is known that is proven to be optimal, or nearly so"
 # Division of the budget; shares were chosen by trial, times measured.
 # Share of the remaining seconds for a classical placer that limits itself (the

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.budget import Budget
 from tfplace.graph.evaluation import HistoryPoint, Result
-from tfplace.graph.order import ARRIVAL, AUTO, LEAST_GAIN, ORDERS, RANK
+from tfplace.graph.order import ARRIVAL, LEAST_GAIN, ORDERS, RANK
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry

@@ -5,13 +5,14 @@ import math
 
 from tfplace.errors import TfplaceError
 from tfplace.graph.argument_checks import (
+  AUTO,
   check_count,
   check_number,
   make_fields_plain,
 )
 from tfplace.graph.budget import Budget, check_budget, check_gap
 from tfplace.graph.evaluation import Result
-from tfplace.graph.order import AUTO, ORDERS, check_order
+from tfplace.graph.order import ORDERS, check_order
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
 from tfplace.placers import registry

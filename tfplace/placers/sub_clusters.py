@@ -15,11 +15,10 @@ from tfplace.bounds import check_memory
 from tfplace.errors import InfeasibleError, TfplaceError
 from tfplace.graph.budget import Budget
 from tfplace.graph.cluster import MESSAGE_COSTS, Cluster
-from tfplace.graph.evaluation import Result
+from tfplace.graph.evaluation import GIVEN, Result
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers import registry
-from tfplace.placers.auto import GIVEN
 from tfplace.placers.beside_gpus import gpus_compute, place_beside_gpus
 from tfplace.placers.requests import Request, followed, with_effort
 from tfplace.simulate import Simulator

@@ -77,11 +77,13 @@ def opened(
   if not is_live(name):
     yield find_cluster(name), None
     return
+  from tfplace.extraction.keras_inputs import trace_for_gpus
   from tfplace.measure.cluster import open_cluster
   from tfplace.measure.local.devices import leave_gpus
 
-  if name.partition(":")[0] != "workers":  # Others may be this host's GPUs.
-    leave_gpus()
+  # Remote devices may be this host's GPUs.
+  if name.partition(":")[0] != "workers" and leave_gpus():
+    trace_for_gpus()
   with contextlib.ExitStack() as stack:
     with show("starting", f" {name}") as on_stage:
       live = stack.enter_context(open_cluster(name, on_stage))

@@ -10,7 +10,7 @@ from tfplace.cost import registry as cost_registry
 from tfplace.cost.measured_costs import noise_of
 from tfplace.errors import ApplyError, TfplaceError, shown
 from tfplace.graph import order as orders
-from tfplace.graph.argument_checks import check_count, make_fields_plain
+from tfplace.graph.argument_checks import AUTO, check_count, make_fields_plain
 from tfplace.graph.budget import check_budget, check_gap
 from tfplace.graph.microbatches import (
   WHOLE,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
   from tfplace.placers.dask_workers import Workers
 
 SINGLE = "single"
-AUTO = "auto"  # Chosen with the placement, or what Keras would do.
 COMPILE = (AUTO, NONE, XLA)
 # Costs that are no cost models.
 MEASURED, _ESTIMATED = "measured", "estimated"
@@ -161,7 +160,7 @@ class PlanConfig:
   tolerance: float | None = None
   max_evaluations: int | None = None
   gap: float = 0.02
-  order: str = orders.AUTO
+  order: str = AUTO
   variant: VariantConfig = WHOLE
   chooses_microbatches: bool = False
   chooses_recomputation: bool = False
@@ -246,7 +245,7 @@ class PlanConfig:
     check_budget(self.budget_s)
     check_gap(self.gap)
     check_count("seed", self.seed, 0)
-    orders.check_order(self.order, (*orders.ORDERS, orders.AUTO))
+    orders.check_order(self.order, (*orders.ORDERS, AUTO))
     check_costs(self.costs)
     check_compile(self.compile)
     if self.batch_size is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfplace.errors import ApplyError
 from tfplace.formats import codec, json_file, results
-from tfplace.graph.argument_checks import Text, check_count
+from tfplace.graph.argument_checks import AUTO, Text, check_count
 from tfplace.graph.evaluation import Evaluation
 from tfplace.graph.microbatches import (
   SCOPE,
@@ -21,7 +21,7 @@ from tfplace.graph.op_graph import XLA
 from tfplace.graph.order import ARRIVAL, order_to_json
 from tfplace.graph.placement import Placement
 from tfplace.graph.recompute import NONE
-from tfplace.plan.config import AUTO, check_compile
+from tfplace.plan.config import check_compile
 from tfplace.plan.search import Outcome
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tfplace.cost.uncertainty import comparison_in_words
 from tfplace.errors import ExtractionError, TfplaceError
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.microbatches import WHOLE, VariantConfig, microbatches_of
 from tfplace.graph.placement import Placement
 from tfplace.graph.quantities import format_bytes
@@ -15,7 +16,7 @@ from tfplace.placers.beside_gpus import cpu_note
 from tfplace.placers.dask_workers import opened_workers
 from tfplace.placers.idle_devices import idle_reason
 from tfplace.placers.registry import LEARNED
-from tfplace.plan.config import AUTO, PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.graph_keys import versions
 from tfplace.plan.plan import Plan, printer
 from tfplace.plan.proposals import num_working_devices

@@ -14,11 +14,12 @@ import numpy as np
 
 from tfplace.cost.measured_costs import step_noise
 from tfplace.errors import ApplyError
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.quantities import format_us
-from tfplace.plan.config import AUTO, PlanConfig
+from tfplace.plan.config import PlanConfig
 from tfplace.plan.plan import Plan
 from tfplace.plan.planner import make_plan
 from tfplace.plan.stages import Stages

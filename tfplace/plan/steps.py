@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from tfplace import cost, formats
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.op_graph import XLA, OpGraph
 from tfplace.graph.problem import Problem
 from tfplace.graph.progress import Progress, silent
 from tfplace.plan.clusters import ClusterLike, find_cluster
-from tfplace.plan.config import AUTO, PlanConfig, StepOptions
+from tfplace.plan.config import PlanConfig, StepOptions
 from tfplace.plan.graph_cache import GraphCache
 from tfplace.plan.graph_keys import content_key
 from tfplace.plan.source import GRAPH, ModelSource, check_variant, open_source

@@ -15,9 +15,10 @@ import time
 from collections.abc import Sequence
 
 from tfplace.errors import InfeasibleError, TfplaceError
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.evaluation import Result
 from tfplace.graph.microbatches import VariantConfig
-from tfplace.graph.order import AUTO, LEAST_GAIN, RANK
+from tfplace.graph.order import LEAST_GAIN, RANK
 from tfplace.graph.quantities import format_us
 from tfplace.graph.recompute import RecomputeConfig, recompute_of
 from tfplace.plan.config import PlanConfig

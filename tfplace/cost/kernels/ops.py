@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
+from tfplace.cost.kernels import recurrent
 from tfplace.cost.sizes import TensorSpec
 
 # No kernel: metadata, host code, or a buffer that is handed on.
@@ -101,11 +102,12 @@ class Kernel(NamedTuple):
   """A kernel of one class.
 
   Attributes:
-    name: "matmul", "batch_matmul", one of `CONVOLUTIONS`, or a class of
-      memory-bound kernels.
+    name: "matmul", "batch_matmul", one of `CONVOLUTIONS`, "recurrent", or a
+      class of memory-bound kernels.
     precision: as asked for; the GPU may lack it.
-    sizes: batch, M, N and K of a product; the fields of `convolution.Shapes`;
-      bytes, computed indices and terms of serial sums of a memory-bound one.
+    sizes: batch, M, N and K of a product; the fields of `convolution.Shapes` or
+      `recurrent.Layers`; bytes, computed indices and terms of serial sums of a
+      memory-bound one.
   """
 
   name: str
@@ -123,6 +125,8 @@ class Kernel(NamedTuple):
       return 2 * math.prod(self.sizes)
     if self.name in CONVOLUTIONS:
       return 2 * math.prod(self.sizes[:7])
+    if self.name == "recurrent":
+      return recurrent.Layers(*self.sizes).flops
     return 0.0
 
 
@@ -292,11 +296,18 @@ def _channel_axis(op: Op, rank: int) -> int:
   return 1 if is_first else rank - 1
 
 
+def _recurrent(op: Op, precision: str) -> Kernel | None:
+  shapes = [shape(spec) for spec in op.inputs]
+  layers = recurrent.layers_of(op.type, op.attributes, shapes)
+  return layers and Kernel("recurrent", precision, layers)
+
+
 _PRODUCTS = {
   **dict.fromkeys(
     ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul
   ),
   "Einsum": _einsum,
+  **dict.fromkeys((*recurrent.FORWARD, *recurrent.GRADIENTS), _recurrent),
   **dict.fromkeys(
     (
       "Conv2D", "Conv2DBackpropInput", "Conv2DBackpropInputV2",

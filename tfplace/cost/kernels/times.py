@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfplace.cost.kernels import convolution, gemm
+from tfplace.cost.kernels import convolution, gemm, recurrent
 from tfplace.cost.kernels.ops import CONVOLUTIONS, Kernel, stacked
 from tfplace.cost.kernels.parameters import KernelParameters
 from tfplace.cost.kernels.rates import memory_us, rates
@@ -54,6 +54,8 @@ def _of_class(
     return convolution.times_us(
       name, shapes, of_gpu, parameters.convolution, product
     )
+  if name == "recurrent":
+    return recurrent.times_us(recurrent.Layers(*sizes), of_gpu, product)
   num_bytes, indices, terms = sizes
   index_us = _FLOPS_PER_INDEX * indices / gpu.peak_flops_per_us["fp32"]
   moved_us = memory_us(num_bytes, of_gpu, parameters.memory[name]) + index_us

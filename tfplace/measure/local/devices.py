@@ -192,17 +192,21 @@ class LocalDevices(runtime.Runtime):
     return links.equal_links(names, timer)
 
 
-def leave_gpus() -> None:
+def leave_gpus() -> bool:
   """Keeps this process off the GPUs, whose memory the measurements need.
 
   TensorFlow takes nearly all memory of a GPU at its first op, so building a
   model in this process would leave none to measure with.
+
+  Returns:
+    Whether there were any.
 
   Raises:
     MeasurementError: TensorFlow has already started on a GPU.
   """
   import tensorflow as tf
 
+  had_any = bool(tf.config.get_visible_devices("GPU"))
   try:
     tf.config.set_visible_devices([], "GPU")
   except RuntimeError as error:
@@ -210,3 +214,4 @@ def leave_gpus() -> None:
       "this process has started TensorFlow on its GPUs, which the processes"
       " that measure need for themselves: open the cluster first"
     ) from error
+  return had_any

@@ -9,11 +9,11 @@ import numpy as np
 
 from tfplace import placers
 from tfplace.errors import TfplaceError
+from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.cluster import Cluster
 from tfplace.graph.estimate import SmallestFit
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.op_graph import OpGraph
-from tfplace.graph.order import AUTO
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.placers.groups import GroupGraph

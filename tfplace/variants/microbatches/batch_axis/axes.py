@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tfplace.variants.microbatches.batch_axis.values import (
   FIXED,
+  Mixed,
   Mixes,
   OpPair,
   Reduced,
@@ -326,6 +327,27 @@ def _batch_norm(op: OpPair, inputs: list[Value]) -> list[Value]:
     follow_axes(op, inputs, terms, result, why=why) for result in (image, "c")
   )
   return [normal, *[statistics] * rest]
+
+
+@rule("CudnnRNNV3")
+def _recurrent_layers(op: OpPair, inputs: list[Value]) -> list[Value]:
+  """Layers on the GPU, whose reserve spaces only their gradient reads."""
+  if op.attr("dropout"):
+    raise Mixes("drops activations by one seed for the whole batch")
+  sequence, state = ("TnK", "LnK") if op.attr("time_major") else ("nTK", "nLK")
+  terms = [sequence, state, state, "_", "n"]
+  results = [
+    follow_axes(op, inputs, terms, t) for t in (sequence, state, state)
+  ]
+  reserve = Mixed(op.name, op.type, Why.COMBINES)
+  return [*results, reserve, reserve]
+
+
+@rule("ReverseSequence")
+def _reverse_sequence(op: OpPair, inputs: list[Value]) -> Value:
+  names: list[Hashable] = [*range(op.in_rank(0))]
+  names[op.attr("batch_dim")], names[op.attr("seq_dim")] = "n", "T"
+  return follow_axes(op, inputs, [names, "n"], names)
 
 
 @rule("DenseBincount")
