@@ -98,6 +98,8 @@ def _start(given: dict[str, Any]) -> subprocess.Popen[str]:
     **os.environ,
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "TF_GRPC_REUSE_PORT": "true",  # `run` holds the ports
+    # As the processes that place have it: see docs/gpu_host.md.
+    "TF_GPU_THREAD_MODE": os.environ.get("TF_GPU_THREAD_MODE", "gpu_private"),
     "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
   }
   if given["devices"].startswith("workers"):

@@ -19,7 +19,7 @@ from tfplace.hardware.hardware import GPUS, GpuModel
 
 MAX_GPUS_OF_HOST = 8
 MAX_GPUS = 64  # GPUs on all hosts of a preset.
-_GPUS = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)?)x([1-9]\d{0,5})(?:-(\w+))?")
+_GPUS = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)x([1-9]\d{0,5})(?:-(\w+))?")
 _HOSTS = re.compile(r"(?:([1-9]\d{0,5})\*)?(?:\(([^()]+)\)|([^()*+]+))")
 _PLUS = re.compile(r"\+(?![^(]*\))")  # outside of parentheses
 
