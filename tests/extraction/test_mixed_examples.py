@@ -90,6 +90,7 @@ MIXING = {
   "while": lambda h: tf.while_loop(
     lambda a: tf.reduce_max(a) > 1.0, lambda a: (a / 2,), [h]
   )[0],
+  "map": lambda h: tf.map_fn(lambda row: row / tf.reduce_sum(row), h),
   "cond": lambda h: tf.cond(tf.reduce_mean(h) > 0, lambda: h, lambda: -h),
   "selected": lambda h: (
     h + ops.cast(tf.shape(tf.boolean_mask(h, h[:, 0] > 0))[0], h.dtype)
