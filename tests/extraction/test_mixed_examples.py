@@ -147,8 +147,9 @@ def mean_of_batch(y, predicted):
 def test_scalar_loss_with_sample_weights_is_refused():
   model = keras.Sequential([keras.Input((6,)), layers.Dense(3)])
   compiled(model, mean_of_batch)
-  with pytest.raises(ExtractionError, match="no value per example"):
+  with pytest.raises(ExtractionError, match="no value per example") as caught:
     trace(model, X, Y, WEIGHTS)
+  assert "microbatches=1" in str(caught.value)
 
 
 class SquaredPenalty(layers.Layer):

@@ -197,7 +197,8 @@ _NAMES = {
 def estimate_tables(estimate: Estimate) -> Iterator[rich.table.Table | Text]:
   """Yields the tables and sentences of an estimate, in reading order."""
   kind = "training" if estimate.training else "inference"
-  batch = f" of {estimate.batch_size} examples" if estimate.batch_size else ""
+  size = estimate.batch_size
+  batch = f" of {size} example{'s' * (size != 1)}" if size else ""
   yield Text(f"{estimate.model}: {kind} step{batch}")
   for note in estimate.notes:
     yield Text(_sentence(note))
