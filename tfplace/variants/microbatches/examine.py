@@ -123,7 +123,6 @@ class _Examined(WholeBatch):
   terms: list[tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
     default_factory=list
   )
-
   factors: dict[Path, float] = dataclasses.field(default_factory=dict)
 
   def _is_factor(self, factor: tf.Tensor, path: Path) -> bool:
