@@ -92,3 +92,9 @@ def test_wrong_sizes_are_one_sentence(sizes, told):
   with pytest.raises(ExtractionError, match=told) as caught:
     trace_keras(image(), 8, microbatches=VariantConfig.from_microbatches(sizes))
   assert "\n" not in str(caught.value)
+
+
+def test_a_batch_of_one_example_is_told_in_the_singular():
+  told = "microbatches is 2, and the batch has 1 example: give at most"
+  with pytest.raises(ExtractionError, match=told):
+    trace_keras(image(), 1, microbatches=VariantConfig(2))

@@ -225,6 +225,16 @@ KEEPING = {
   "vectorized_map": lambda h: tf.vectorized_map(
     lambda row: row - tf.reduce_mean(row), h
   ),
+  "map_over_features": lambda h: tf.transpose(
+    tf.map_fn(lambda column: column * 2.0, tf.transpose(h))
+  ),
+  "list_of_features": lambda h: tf.transpose(
+    functools.reduce(
+      lambda array, i: array.write(i, h[:, i] * (i + 1.0)),
+      range(3),
+      tf.TensorArray(h.dtype, 3),
+    ).gather([2, 0])
+  ),
   "in_a_function": tf.function(lambda a: tf.nn.relu(a) * 2.0),
 }
 

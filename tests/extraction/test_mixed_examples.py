@@ -91,6 +91,7 @@ MIXING = {
   "while": lambda h: tf.while_loop(
     lambda a: tf.reduce_max(a) > 1.0, lambda a: (a / 2,), [h]
   )[0],
+  "map": lambda h: tf.map_fn(lambda row: row / tf.reduce_sum(row), h),
   "cond": lambda h: tf.cond(tf.reduce_mean(h) > 0, lambda: h, lambda: -h),
   "selected": lambda h: (
     h + ops.cast(tf.shape(tf.boolean_mask(h, h[:, 0] > 0))[0], h.dtype)
@@ -147,8 +148,9 @@ def mean_of_batch(y, predicted):
 def test_scalar_loss_with_sample_weights_is_refused():
   model = keras.Sequential([keras.Input((6,)), layers.Dense(3)])
   compiled(model, mean_of_batch)
-  with pytest.raises(ExtractionError, match="no value per example"):
+  with pytest.raises(ExtractionError, match="no value per example") as caught:
     trace(model, X, Y, WEIGHTS)
+  assert "microbatches=1" in str(caught.value)
 
 
 class SquaredPenalty(layers.Layer):

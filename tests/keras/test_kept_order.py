@@ -126,3 +126,22 @@ def test_the_order_of_all_ops_by_hand():
     assert graph.get_operation_by_name("b").control_inputs == [
       graph.get_operation_by_name("c")
     ]
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.float32])
+def test_a_concatenation_of_constants_runs_in_a_chain(dtype):
+  @tf.function(autograph=False)
+  def step(x):
+    with tf.device("CPU:0"):
+      first = tf.identity(x, name="first")
+      ones = [tf.ones((1,), dtype), tf.ones((1,), dtype)]
+      joined = tf.concat([x[:1], *ones], 0, name="joined")
+      last = tf.identity(joined, name="last")
+    graph = tf.compat.v1.get_default_graph()
+    turns = {"first": 0, "joined": 1, "last": 2}
+    # first -> last: Grappler counts control edges of "joined" as its inputs.
+    assert op_order.chain_ops(graph, turns) == 1
+    return last, first
+
+  joined, _ = step(tf.constant([5, 6, 7], dtype))
+  assert joined.numpy().tolist() == [5, 1, 1]

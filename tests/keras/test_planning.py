@@ -313,3 +313,18 @@ def test_a_ragged_batch_is_refused_with_a_way_out():
   batch = tf.ragged.constant([[1, 2], [3]]), np.ones((2, 4), np.float32)
   with pytest.raises(ExtractionError, match=r"is ragged.*padded_batch"):
     tfplace.plan_model(model, sample=batch, cluster="v100x2", budget_s=1)
+
+
+@pytest.mark.parametrize("use", ["fit", "evaluate"])
+def test_a_first_batch_that_fails_leaves_the_model_usable(use):
+  model, expected = at.dense("net"), at.dense("net")
+  expected.set_weights(model.get_weights())
+  for each in (model, expected):
+    each.compile("adam", "mse", jit_compile=False)
+  tfplace.place_model(model, strategy="metis", budget_s=0.5, costs="estimated")
+  x, y = at.batch("dense")
+  with pytest.raises(ValueError, match="Dimensions must be equal"):
+    getattr(model, use)(x, np.ones((len(x), 5)), verbose=0)
+  for _ in range(2):
+    losses = [each.fit(x, y, verbose=0).history for each in (model, expected)]
+  np.testing.assert_allclose(losses[0]["loss"], losses[1]["loss"], rtol=1e-5)

@@ -73,6 +73,18 @@ class TwoLosses(Asking):
     return 0.5 * loss + 0.1 * ops.mean(ops.square(predicted)) - last / 100.0
 
 
+class ByNumber(Asking):
+  """Divides sums by the number of examples."""
+
+  def cost(self, x, y, sample_weight):
+    predicted = self(x, training=True)
+    loss = self.compute_loss(x, y, predicted, sample_weight)
+    self.compute_metrics(x, y, predicted, sample_weight)
+    examples = ops.cast(ops.shape(y)[0], loss.dtype)
+    error = ops.sum(ops.square(predicted - y))
+    return loss - (error + 0.1 * ops.sum(predicted) + loss) / examples / 4.0
+
+
 def build(kind, optimizer=at.adam):
   keras.utils.set_random_seed(7)
   model = kind()
@@ -95,9 +107,10 @@ def scaling():
   )
 
 
-def test_it_equals_the_unplaced_unsplit_model():
-  expected = fitted(build(TwoLosses, scaling))
-  model = build(TwoLosses, scaling)
+@pytest.mark.parametrize("kind", [TwoLosses, ByNumber])
+def test_it_equals_the_unplaced_unsplit_model(kind):
+  expected = fitted(build(kind, scaling))
+  model = build(kind, scaling)
   config = VariantConfig(3, 1)
   traced = trace_keras(model, sample=ONE_BATCH, microbatches=config)
   tfplace.place_model(model, placement=at.random_placement(traced))

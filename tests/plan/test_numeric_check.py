@@ -109,7 +109,7 @@ def unexamined(monkeypatch):
   """Splits whatever is asked for, as if the analysis knew nothing."""
 
   def examine(*_):
-    return Findings(("mean",) * 9, frozenset(), All())
+    return Findings(("mean",) * 9, frozenset(), frozenset(), All())
 
   monkeypatch.setattr(microbatch, "examine", examine)
 
@@ -217,8 +217,10 @@ def test_a_loss_that_is_not_finite_is_told():
 def test_plan_that_fails_the_check_is_refused(unexamined):
   model = WRONG["mean"]()
   options = {"microbatches": 2, "budget_s": 0.5, "sample": (X, Y)}
-  with pytest.raises(ExtractionError, match="check=False"):
+  with pytest.raises(ExtractionError, match="does: its loss") as caught:
     tfplace.plan_model(model, "v100x2", **options)
+  assert "microbatches=1" in str(caught.value)
+  assert "check=False" not in str(caught.value)  # The numbers differ.
   plan = tfplace.plan_model(model, "v100x2", check=False, **options)
   assert "checking" not in plan.seconds
 

@@ -197,7 +197,8 @@ class Estimate:
 
   def __str__(self) -> str:
     kind = "training" if self.training else "inference"
-    lines = [f"{self.model}, {kind} step of {self.batch_size} examples"]
+    size = f"{self.batch_size} example{'s' * (self.batch_size != 1)}"
+    lines = [f"{self.model}, {kind} step of {size}"]
     for step in self.steps:
       lines.append(f"{step.precision or 'as traced'}:")
       lines += [f"  {_as_line(card)}" for card in step.cards]

@@ -122,8 +122,8 @@ class VariantConfig:
       )
     if self.count > examples:
       raise ExtractionError(
-        f"microbatches is {self.count}, and the batch has {examples} examples:"
-        " give at most that number"
+        f"microbatches is {self.count}, and the batch has {examples}"
+        f" example{'s' * (examples != 1)}: give at most that number"
       )
 
   def with_count(

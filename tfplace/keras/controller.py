@@ -100,7 +100,13 @@ class Controller:
 
   def _wrapped(self, kind: str) -> Callable[[Any], Any]:
     def placed_step(data: Any) -> Any:
-      return self._run(kind, data)
+      try:
+        return self._run(kind, data)
+      except Exception:
+        # A function must not create variables in a second trace.
+        if not self._busy:
+          state.reset_functions(self._model)
+        raise
 
     placed_step.__name__ = f"{kind}_step"
     placed_step.__wrapped__ = self._steps[kind]  # type: ignore[attr-defined]

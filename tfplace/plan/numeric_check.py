@@ -166,7 +166,7 @@ def check_equal(whole: TracedStep, divided: TracedStep) -> float:
     raise ExtractionError(
       f"the step of model {whole.name!r} in {divided.microbatches} microbatches"
       f" does not compute what the whole step does: {what}; plan the whole step"
-      " (microbatches=1), or pass check=False if that is meant"
+      " (microbatches=1)"
     )
   return time.monotonic() - began
 

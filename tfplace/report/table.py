@@ -197,7 +197,9 @@ _NAMES = {
 def estimate_tables(estimate: Estimate) -> Iterator[rich.table.Table | Text]:
   """Yields the tables and sentences of an estimate, in reading order."""
   kind = "training" if estimate.training else "inference"
-  batch = f" of {estimate.batch_size} examples" if estimate.batch_size else ""
+  examples = estimate.batch_size
+  plural = "s" * (examples != 1)
+  batch = f" of {examples} example{plural}" if examples else ""
   yield Text(f"{estimate.model}: {kind} step{batch}")
   for note in estimate.notes:
     yield Text(_sentence(note))

@@ -9,7 +9,7 @@ order that agrees with all present and future edges, so they create no cycle.
 
 import graphlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -36,8 +36,12 @@ def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
   """
   count = 0
   last: dict[str, tf.Operation] = {}
+  constant: set[tf.Operation] = set()
   for op in total_order(graph.get_operations(), turns):
-    if op.name not in turns or op.type in _MERGED:
+    sources = [tensor.op for tensor in op.inputs]
+    if op.type == "Const" or (sources and constant.issuperset(sources)):
+      constant.add(op)
+    if op.name not in turns or op.type in _MERGED or _is_folded(op, constant):
       continue
     before = last.get(op.device)
     if before is not None and before not in predecessors(op):
@@ -45,6 +49,18 @@ def chain_ops(graph: tf.Graph, turns: Mapping[str, int]) -> int:
       count += 1
     last[op.device] = op
   return count
+
+
+def _is_folded(op: tf.Operation, constant: Set[tf.Operation]) -> bool:
+  """Returns whether Grappler may fold some inputs of a concatenation.
+
+  It then counts control edges as inputs, so the op is in no chain. Shapes are
+  often constant even where their ops are not.
+  """
+  if op.type != "ConcatV2":
+    return False
+  folded = sum(tensor.op in constant for tensor in op.inputs[:-1])
+  return op.outputs[0].dtype.is_integer or folded > 1
 
 
 def chain_calls(

@@ -40,6 +40,7 @@ from tfplace.variants.microbatches.batch_axis.values import (
 from tfplace.variants.microbatches.forward import run_forward
 from tfplace.variants.microbatches.parts import Division, Parts
 from tfplace.variants.microbatches.whole_batch import (
+  Path,
   WholeBatch,
   compiled_metrics,
 )
@@ -63,12 +64,14 @@ class Findings:
     kinds: reduction over examples of each added loss ("sum", "mean",
       "weights"), in the order of tracing.
     deferred: ids of metrics whose update is not a sum over examples.
+    sized: paths of the factors of losses that are numbers of examples.
     lookups: name of the index tensor of each lookup in the forward pass ->
       whether the indices depend on the batch.
   """
 
   kinds: tuple[str, ...]
   deferred: frozenset[int]
+  sized: frozenset[Path]
   lookups: Mapping[str, bool]
 
 
@@ -79,13 +82,18 @@ def examine(step: Division) -> Findings:
     ExtractionError: the step mixes examples; names the layer and the op.
   """
   deferred: frozenset[int] = frozenset()
+  sized: frozenset[Path] = frozenset()
   sizes = _sizes(step.parts)
   while True:
-    traces = [_Trace(step, size, deferred) for size in sizes]
+    traces = [_Trace(step, size, deferred, sized) for size in sizes]
     if not batch_axis.have_same_ops(*(trace.graph for trace in traces)):
       # The first call builds missing layers, which adds ops that later traces
       # do not have.
-      traces[0] = _Trace(step, sizes[0], deferred)
+      traces[0] = _Trace(step, sizes[0], deferred, sized)
+    first, second = (trace.whole.factors for trace in traces)
+    if by_size := {path for path in first if first[path] != second.get(path)}:
+      sized |= by_size
+      continue
     findings = _Checked(step, traces).findings()
     if findings.deferred <= deferred:
       return dataclasses.replace(findings, deferred=deferred)
@@ -101,17 +109,27 @@ def _sizes(parts: Parts) -> tuple[int, int]:
 
 def assigned_states(step: Division) -> list[keras.Variable]:
   """Lists variables of the batch that the step assigns, if it can be traced."""
-  trace = _Trace(step, _sizes(step.parts)[0], frozenset())
+  trace = _Trace(step, _sizes(step.parts)[0])
   return [v for i, v in enumerate(step.parts.states) if i in trace.states]
 
 
 @dataclasses.dataclass
 class _Examined(WholeBatch):
-  """Replaces added losses by placeholders; `terms` holds pairs of both."""
+  """Replaces added losses by placeholders; `terms` holds pairs of both.
+
+  `factors` holds the values of constant factors of losses by their paths.
+  """
 
   terms: list[tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
     default_factory=list
   )
+  factors: dict[Path, float] = dataclasses.field(default_factory=dict)
+
+  def _is_factor(self, factor: tf.Tensor, path: Path) -> bool:
+    is_factor = super()._is_factor(factor, path)
+    if is_factor:
+      self.factors[path] = float(tf.get_static_value(factor))
+    return is_factor
 
   def _additional(self, loss: tf.Tensor) -> tf.Tensor:
     share = tf.compat.v1.placeholder(loss.dtype, (), name="share")
@@ -123,7 +141,11 @@ class _Trace:
   """The forward pass of a step at one batch size."""
 
   def __init__(
-    self, step: Division, size: int, deferred: frozenset[int]
+    self,
+    step: Division,
+    size: int,
+    deferred: frozenset[int] = frozenset(),
+    sized: frozenset[Path] = frozenset(),
   ) -> None:
     model, parts, forward = step.model, step.parts, step.forward
     self.size = size
@@ -139,6 +161,7 @@ class _Trace:
         _WHOLE,
         with_regularization=forward is not None,
         deferred=deferred,
+        sized=sized,
       )
       with (
         self.whole.reductions(),
@@ -230,6 +253,7 @@ class _Checked:
     return Findings(
       tuple(v.kind if isinstance(v, Reduced) else "weights" for v in terms),
       self._deferred(),
+      self._trace.whole.sized,
       self._lookups(),
     )
 

@@ -120,6 +120,7 @@ def _trace(step: Division, index: int, findings: Findings) -> Traced:
       present=present,
       with_regularization=step.forward is not None,
       deferred=findings.deferred,
+      sized=findings.sized,
     )
     with (
       whole.metrics_kept(),

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -21,6 +21,9 @@ from keras.src.losses.loss import squeeze_or_expand_to_same_rank
 from tfplace.errors import ExtractionError
 from tfplace.graph.paths import reached
 from tfplace.variants.microbatches import graph_copies
+
+# Number of a shared loss, then inputs of the ops that combine its terms.
+Path: TypeAlias = tuple[int, ...]
 
 _MEANS = ("mean", "sum_over_batch_size", "mean_with_sample_weight")
 
@@ -62,6 +65,7 @@ class WholeBatch:
       that contributes nothing.
     with_regularization: whether `compute_loss` adds the weight regularization.
     deferred: ids of the metrics to update with the whole batch.
+    sized: paths of the factors of losses that are numbers of examples.
     values: per-example loss values and their weights.
     totals: pairs of a placeholder and a scalar of this microbatch; the sum of
       the scalar over all microbatches replaces the placeholder.
@@ -77,6 +81,7 @@ class WholeBatch:
   present: tf.Tensor | None = None
   with_regularization: bool = False
   deferred: frozenset[int] = frozenset()
+  sized: frozenset[Path] = frozenset()
   values: list[tf.Tensor] = dataclasses.field(default_factory=list)
   totals: list[tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(
     default_factory=list
@@ -86,6 +91,7 @@ class WholeBatch:
   )
   updates: list[Deferred] = dataclasses.field(default_factory=list)
   _shares: list[tf.Tensor] = dataclasses.field(default_factory=list)
+  _num_shared: int = 0
 
   @contextlib.contextmanager
   def reductions(self) -> Iterator[None]:
@@ -170,25 +176,39 @@ class WholeBatch:
     The loss may combine the result of `compute_loss` with other terms. Raises
     ExtractionError if a term is neither a sum nor a mean over examples.
     """
+    self._num_shared += 1
+    return self._share(loss, (self._num_shared,))
+
+  def _share(self, loss: tf.Tensor, path: Path) -> tf.Tensor:
     if any(loss is known for known in self._shares):
       return loss
     kind, inputs = loss.op.type, list(loss.op.inputs)
+
+    def share(index: int) -> tf.Tensor:
+      return self._share(inputs[index], (*path, index))
+
+    def is_factor(index: int) -> bool:
+      return self._is_factor(inputs[index], (*path, index))
+
     if kind == "Identity":
-      return self.share(inputs[0])
+      return share(0)
     if kind == "Neg":
-      return -self.share(inputs[0])
+      return -share(0)
     if kind in ("Add", "AddV2", "AddN"):
-      return tf.add_n([self.share(term) for term in inputs])
+      return tf.add_n([share(index) for index in range(len(inputs))])
     if kind == "Sub":
-      return self.share(inputs[0]) - self.share(inputs[1])
-    constant = [tf.get_static_value(t) is not None for t in inputs]
-    if kind == "Mul" and constant[0]:
-      return inputs[0] * self.share(inputs[1])
-    if kind == "Mul" and constant[1]:
-      return inputs[1] * self.share(inputs[0])
-    if kind == "RealDiv" and constant[1]:
-      return self.share(inputs[0]) / inputs[1]
+      return share(0) - share(1)
+    if kind == "Mul" and is_factor(0):
+      return inputs[0] * share(1)
+    if kind == "Mul" and is_factor(1):
+      return inputs[1] * share(0)
+    if kind == "RealDiv" and is_factor(1):
+      return share(0) / inputs[1]
     return self._additional(loss)
+
+  def _is_factor(self, factor: tf.Tensor, path: Path) -> bool:
+    """Returns whether a factor of a loss is the same for all batches."""
+    return tf.get_static_value(factor) is not None and path not in self.sized
 
   def _additional(self, loss: tf.Tensor) -> tf.Tensor:
     if next(self.kinds) == "sum":
@@ -287,7 +307,9 @@ class WholeBatch:
         why += ", which masks or sample weights need"
       raise ExtractionError(
         f"the step of model {self.model.name!r} cannot be split: its loss"
-        f" {name!r} {why} (shape {values.shape}, reduction {reduction!r})"
+        f" {name!r} {why} (shape {values.shape}, reduction {reduction!r}); plan"
+        " the whole step (microbatches=1), or let it return one value per"
+        " example, with a reduction"
       )
 
 

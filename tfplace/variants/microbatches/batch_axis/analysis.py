@@ -198,11 +198,14 @@ def _is_numbered(value: Value) -> bool:
   return isinstance(value, Rows) and value.numbered is not None
 
 
+_LISTS = ("TensorListReserve", "EmptyTensorList")  # Rows may be written there.
+
+
 def _by_rule(
   op: OpPair, rule: Rule | None, inputs: list[Value]
 ) -> Value | Sequence[Value]:
   kinds = {type(value) for value in inputs}
-  if kinds <= {Fixed}:
+  if kinds <= {Fixed} and op.type not in _LISTS:
     return FIXED
   if kinds <= {Fixed, Sized}:
     folded = _folded(op)

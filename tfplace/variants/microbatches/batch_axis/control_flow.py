@@ -140,18 +140,24 @@ def _set_item(op: OpPair, inputs: list[Value]) -> Value:
   return merge(_as_list(held), TensorList(item))
 
 
-@rule("TensorListGetItem", "TensorListStack", "TensorListConcatV2", sizes=True)
+@rule(
+  *("TensorListGetItem", "TensorListGather"),
+  *("TensorListStack", "TensorListConcatV2"),
+  sizes=True,
+)
 def _get_item(op: OpPair, inputs: list[Value]) -> Value | list[Value]:
   element = _as_list(inputs[0]).element
   if op.type == "TensorListConcatV2":
     if not isinstance(element, Rows) or element.axis == 0:
       raise Mixes("joins lists of examples")
     return [element, FIXED]
-  if op.type == "TensorListGetItem" and inputs[1] != FIXED:
+  if op.type in ("TensorListGetItem", "TensorListGather") and (
+    inputs[1] != FIXED
+  ):
     raise Mixes("reads an entry whose number depends on the batch")
   if element is None:  # never written: all zeros
     raise Mixes("reads a list that nothing is written to")
-  if op.type == "TensorListStack" and isinstance(element, Rows):
+  if op.type != "TensorListGetItem" and isinstance(element, Rows):
     return element.plain(element.axis + 1)
   return element
 
