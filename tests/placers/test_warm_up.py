@@ -65,6 +65,16 @@ before = signatures()
 placers.place(problems.random_problem(0), "ordered", max_evaluations=200)
 print(json.dumps([before, signatures()]))
 """
+_LARGE = """
+from tfplace.graph import OpSpec, build_graph
+ops = [OpSpec(f"op_{i}", "X", {"GPU": 1.0 + i % 7}, [1e3]) for i in range(1100)]
+graph = build_graph("large", ops, [(i, 0, i + 9) for i in range(1091)])
+placers.warm_up("annealing")
+before = signatures()
+problem = Problem(graph, problems.cluster([1e9] * 3))
+placers.place(problem, "annealing", max_evaluations=3000)
+print(json.dumps([before, signatures()]))
+"""
 
 
 def _printed(script, *arguments):
@@ -90,7 +100,12 @@ def test_nothing_is_left_to_compile_after_warming_up(links):
   assert by_numpy == before  # NumPy's scalars become Python's numbers.
 
 
-def test_ordered_compiles_its_samples_while_warming_up():
-  before, after = _printed(_ORDERED)
-  assert before["decoding._decode"] == before["base_schedule._weigh"] == 1
+@pytest.mark.parametrize(
+  ("script", "wanted"),
+  [(_ORDERED, "decoding._decode"), (_LARGE, "chain._move")],
+  ids=["ordered", "large"],
+)
+def test_a_search_compiles_all_of_it_while_warming_up(script, wanted):
+  before, after = _printed(script)
+  assert before[wanted] == 1
   assert after == before
