@@ -15,6 +15,7 @@ from tfplace.errors import FormatError, PlacementError
 from tfplace.formats.graph import graph_to_json
 from tfplace.formats.packed_graph import pack_graph, unpack_graph
 from tfplace.graph import Evaluation, OpSpec, Placement, Problem, build_graph
+from tfplace.placers.replan import carried_over
 
 
 def write(path, data):
@@ -89,6 +90,12 @@ GRAPH_ERRORS = {
   "microbatch": (("ops", 0, "microbatch", 0.5), "'a': microbatch", "0.5"),
   "microbatch -1": (("ops", 0, "microbatch", -1), "'a': microbatch", "-1"),
   "microbatches": (("ops", 0, "microbatch", 10**7), "'a': microbatch", "100"),
+  "microbatch in int64": (
+    ("ops", 0, "microbatch", 2**31),
+    "'a': microbatch",
+    "",
+  ),
+  "huge microbatch": (("ops", 0, "microbatch", 1e60), "'a': microbatch", ""),
 }
 
 
@@ -204,6 +211,26 @@ def test_the_order_of_a_placement_is_that_of_its_file(problem, order, tmp_path):
     read = formats.load_placement(path, problem.in_order(given))
     assert read.problem.order == order
     assert read.extra == {}
+
+
+def test_a_saved_placement_names_units_and_their_members(tmp_path):
+  data = changed(GRAPH, "ops", 1, "members", ["c", "d"])
+  graph = formats.load_graph(write(tmp_path / "g.json", data))
+  cluster = formats.load_cluster(write(tmp_path / "c.json", CLUSTER))
+  problem = Problem(graph, cluster)
+  path = tmp_path / "p.json"
+  Placement(problem, [0, 1]).save(path)
+  saved = json.loads(path.read_text())
+  assert saved["assignments"] == {"a": GPU, "b": CPU, "c": CPU, "d": CPU}
+  assert formats.load_placement(path, problem).devices.tolist() == [0, 1]
+  for names in ("ab", "acd"):  # Other systems name units or members.
+    kept = {name: saved["assignments"][name] for name in names}
+    write(path, {**saved, "assignments": kept})
+    assert formats.load_placement(path, problem).devices.tolist() == [0, 1]
+  # A search starts where the placement was, also in units.
+  Placement(problem, [0, 1]).save(path)
+  starts = carried_over(problem, formats.load_assignments(path))
+  assert starts.tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize("order", ["fifo", None, 3, ["rank"]])

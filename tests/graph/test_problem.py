@@ -34,6 +34,14 @@ def op(name, gpu=None, cpu=None, colocation=None):
   return OpSpec(name, "X", known, [8], colocation=colocation)
 
 
+def test_names_and_files_are_no_problem():
+  problem = make([op("a", 1, 1)])
+  with pytest.raises(ProblemError, match=r"cluster is 'k80x2'; .* a Cluster"):
+    Problem(problem.graph, "k80x2")
+  with pytest.raises(ProblemError, match=r"graph is 'g\.json'; .* load_graph"):
+    Problem("g.json", problem.cluster)
+
+
 def test_groups_are_numbered_by_their_first_op():
   problem = make(
     [op("a", 1, 1), op("b", 1, 1, "z"), op("c", 1, 1), op("d", 1, 1, "z")]

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tfplace
 from tests.testing import placed_models as at
 from tests.testing.slow import slow
+from tfplace import formats
 from tfplace.errors import TfplaceError
 
 UNITS = {"compile": "xla", "strategy": "metis", "costs": "estimated"}
@@ -62,7 +63,15 @@ def test_steps_in_units_equal_the_step_that_keras_compiles(
   plan = tfplace.plan_model(model, at.linked(2), **options)
   members = plan.placement.problem.graph.members
   assert members and not set(members) & set(plan.assignments)
+  plan.placement.save(tmp_path / "p.json")
+  assert tfplace.Plan.load(tmp_path / "p.json").ops == plan.ops
   plan.save(tmp_path / "p.json")
+  # Other systems find the units of the graph in the file.
+  problem = plan.placement.problem
+  read = tfplace.load_placement(tmp_path / "p.json", problem)
+  assert read.assignments == plan.placement.assignments
+  names = formats.load_assignments(tmp_path / "p.json")
+  assert set(members) <= set(names)
   assert tfplace.Plan.load(tmp_path / "p.json") == plan
   tfplace.place_model(model, placement=tmp_path / "p.json")
   with at.recorded(1) as ran:

@@ -343,3 +343,18 @@ def test_shares_keep_to_memory_where_time_alone_does_not():
   fastest, within = balanced_shares(time_us, held, memory)
   assert fastest.tolist() == [0, 0, 0, 1]
   assert within.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("strategy", ["data_parallel", "pipeline", "layerwise"])
+def test_a_microbatch_may_have_a_variable_that_a_sum_reads(strategy):
+  """With keep_together, a variable may share a group with a microbatch."""
+  time_us, size = {"GPU": 1.0}, [8.0]
+  ops = [
+    OpSpec("variable", "X", time_us, size, 8.0, microbatch=0),
+    OpSpec("first", "X", time_us, size, microbatch=0),
+    OpSpec("last", "X", time_us, size, microbatch=1),
+    OpSpec("sum", "X", time_us, size),
+  ]
+  graph = build_graph("g", ops, [(0, 0, 1), (0, 0, 3), (1, 0, 2)])
+  # On one device or two, three ops follow one another.
+  assert placed(strategy, graph, devices(2)).evaluation.step_time_us >= 3

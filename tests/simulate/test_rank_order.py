@@ -16,8 +16,9 @@ from tests.testing.small_steps_by_hand import cluster_of, op, starts
 from tests.testing.split_steps import two_stages
 from tfplace.graph.graph_edits import subgraph
 from tfplace.graph.op_graph import build_graph
-from tfplace.graph.order import RANK, ranks
+from tfplace.graph.order import ARRIVAL, RANK, ranks
 from tfplace.graph.paths import upward_ranks
+from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.simulate import Simulator, engine
 
@@ -59,6 +60,25 @@ def chained(problem, devices, order):
     edge_dst=np.concatenate((graph.edge_dst, dst)),
   )
   return Problem(graph, problem.cluster)
+
+
+def test_a_placement_is_simulated_in_its_own_order():
+  problem, devices = next(
+    case
+    for case in map(ranked_case, itertools.count())
+    if Simulator(case[0]).schedule(case[1]).step_time_us
+    != Simulator(case[0].in_order(ARRIVAL)).schedule(case[1]).step_time_us
+  )
+  both = [problem, problem.in_order(ARRIVAL)]
+  placements = [Placement(one, devices) for one in (*both, problem)]
+  expected = [Simulator(p.problem).evaluate([p])[0] for p in placements]
+  assert expected[0].step_time_us != expected[1].step_time_us
+  for one in both:
+    simulator = Simulator(one)
+    assert simulator.evaluate(placements) == expected
+    for placement, evaluation in zip(placements, expected, strict=True):
+      schedule = simulator.schedule(placement)
+      assert schedule.step_time_us == evaluation.step_time_us
 
 
 @pytest.mark.parametrize("block", range(2))

@@ -16,7 +16,14 @@ from tfplace.cost.fusion import Fusion, Unit
 from tfplace.cost.kernels import parameters
 from tfplace.cost.kernels.ops import Kernel
 from tfplace.cost.kernels.times import times_us
-from tfplace.graph.op_graph import UNIT, XLA, OpGraph, OpSpec, build_graph
+from tfplace.graph.op_graph import (
+  UNIT,
+  UNIT_SUFFIX,
+  XLA,
+  OpGraph,
+  OpSpec,
+  build_graph,
+)
 from tfplace.hardware.gpu_hardware import GpuHardware
 
 # A launch inside a unit costs less than one by TensorFlow's executor. Published
@@ -149,7 +156,7 @@ def _spec(
   group, layer = int(graph.colocation[first]), int(graph.layer[first])
   microbatch = int(graph.microbatch[first])
   return OpSpec(
-    name=f"{graph.names[first]}/unit" if is_unit else graph.names[first],
+    name=graph.names[first] + UNIT_SUFFIX * is_unit,
     type=UNIT if is_unit else graph.types[first],
     time_us={k: us for k, us in time_us.items() if not np.isnan(us)},
     output_bytes=graph.output_bytes[[*unit.outputs]].tolist(),

@@ -94,7 +94,8 @@ def save_placement(placement: Placement, path: json_file.Path) -> None:
       "format": PLACEMENT,
       "graph": placement.problem.graph.name,
       **order_to_json(placement.problem.order),
-      "assignments": placement.traced_assignments,
+      # Units and, for models that are fused again, their members.
+      "assignments": {**placement.assignments, **placement.traced_assignments},
       **placement.extra,
     },
   )

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfplace.errors import FormatError, TfplaceError, shown
 from tfplace.graph import graph_checks
-from tfplace.graph.argument_checks import check_number
+from tfplace.graph.argument_checks import check_number, whole_number
 from tfplace.graph.csr import csr, offsets_of, topological_order
 
 CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
@@ -21,6 +21,7 @@ CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 XLA = "xla"  # Value of "compile" in `OpGraph.extra`: the graph is of units.
 UNIT = "Unit"  # Type of a unit, see `cost.unit_costs`.
+UNIT_SUFFIX = "/unit"  # Of a unit's name, after the name of its first op.
 # In `OpGraph.op_extra`: kinds on which an op of a measured step was not timed.
 ESTIMATED = "estimated"
 
@@ -257,9 +258,7 @@ def build_graph(
     colocation_names=groups,
     layer=layer,
     layer_names=layers,
-    microbatch=np.array(
-      [-1 if op.microbatch is None else op.microbatch for op in ops], np.int32
-    ),
+    microbatch=_microbatches(ops),
     edge_src=table[:, 0].copy(),
     edge_output=table[:, 1].copy(),
     edge_dst=table[:, 2].copy(),
@@ -270,6 +269,20 @@ def build_graph(
     op_extra={i: op.extra for i, op in enumerate(ops) if op.extra},
     **extras,
   )
+
+
+def _microbatches(ops: Sequence[OpSpec]) -> np.ndarray:
+  given = [-1 if op.microbatch is None else op.microbatch for op in ops]
+  limit = graph_checks.MAX_MICROBATCHES
+  for i, value in enumerate(given):
+    number = whole_number(value)
+    if number is None or not -1 <= number < limit:
+      raise FormatError(
+        f"ops[{i}] {ops[i].name!r}: microbatch: {shown(value)} is not a whole"
+        f" number from 0 to {limit - 1}",
+        op=ops[i].name,
+      )
+  return np.array(given, np.int32)
 
 
 def _floats(name: str, values: list[Any]) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tfplace.errors import ProblemError
+from tfplace.errors import ProblemError, shown
 from tfplace.graph import order as orders
 from tfplace.graph import paths
 from tfplace.graph.cluster import Cluster
@@ -34,9 +34,9 @@ class Problem:
       groups of the graph; None takes these.
 
   Raises:
-    ProblemError: an op or a whole colocation group cannot run on any device,
-      the graph has times for GPUs or CPUs but none for a named kind of them, or
-      the order is unknown.
+    ProblemError: an argument is of another type, an op or a whole colocation
+      group cannot run on any device, the graph has times for GPUs or CPUs but
+      none for a named kind of them, or the order is unknown.
   """
 
   graph: OpGraph
@@ -47,6 +47,13 @@ class Problem:
   groups: np.ndarray | None = None
 
   def __post_init__(self) -> None:
+    for name, kind in (("graph", OpGraph), ("cluster", Cluster)):
+      value = getattr(self, name)
+      if not isinstance(value, kind):
+        raise ProblemError(
+          f"{name} is {shown(value)}; it must be a {kind.__name__}: load_{name}"
+          " reads one from a file, cluster_preset and extract make one"
+        )
     orders.check_order(self.order)
     self._check_kinds()
     stuck = np.flatnonzero(~self.allowed.any(axis=1))

@@ -60,8 +60,7 @@ def read_plan(placement: PlanLike) -> Plan:
 
 def start_of(plan: Plan) -> dict[str, str]:
   """Returns device names by op and by unit, from which a search starts."""
-  units = {u: plan.ops[op] for op, u in plan.units.items() if op in plan.ops}
-  return {**plan.assignments, **units}
+  return {**plan.assignments, **plan.unit_devices}
 
 
 def given_plan(

@@ -15,14 +15,18 @@ from tfplace.graph.problem import Problem
 from tfplace.placers import registry
 from tfplace.simulate import Simulator
 
+# More than the starts of `ordered`, which its first samples follow.
+_EVALUATIONS = 64
+
 
 @functools.cache
 def warm_up(strategy: str, message_costs: bool = False) -> None:
   """Compiles a strategy by placing a small graph with all its parts.
 
   Args:
-    strategy: one of `registry.STRATEGIES`; of a learned one, only the simulator
-      is compiled, and of `auto` the learned ones only if TensorFlow is loaded.
+    strategy: one of `registry.STRATEGIES`; of a learned one that `auto` does
+      not run, only the simulator is compiled, and of `auto` the learned ones
+      only if TensorFlow is loaded.
     message_costs: compile for links that occupy their endpoint devices (see
       `Cluster.has_message_costs`). Each case is compiled separately.
 
@@ -34,15 +38,15 @@ def warm_up(strategy: str, message_costs: bool = False) -> None:
   asked = registry.LEARNED_IN_AUTO if "tensorflow" in sys.modules else ()
   if strategy == "auto":
     parts = (*registry.CLASSICAL, "pipeline", "annealing", *asked)
-  elif strategy in registry.LEARNED:
-    parts = ("single",)
+  elif strategy in registry.LEARNED and strategy not in registry.READY:
+    parts = ("single",)  # A policy must be given.
   # Repairs are compiled where nothing fits.
   for part, each in (*((part, problem) for part in parts), ("blocks", tight)):
     placer = registry.get_placer(part)
     # Some placers reject problems this small; their kernels are compiled by
     # then.
     try:
-      placer.place(each, Simulator(each), Budget(1e6, 8), 0)
+      placer.place(each, Simulator(each), Budget(1e6, _EVALUATIONS), 0)
     except TfplaceError:
       continue
 

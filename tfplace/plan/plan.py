@@ -17,7 +17,7 @@ from tfplace.graph.microbatches import (
   VariantConfig,
   microbatches_of,
 )
-from tfplace.graph.op_graph import XLA
+from tfplace.graph.op_graph import UNIT_SUFFIX, XLA
 from tfplace.graph.order import ARRIVAL, order_to_json
 from tfplace.graph.placement import Placement
 from tfplace.graph.recompute import NONE
@@ -114,6 +114,11 @@ class Plan:
   def layer_devices(self) -> Mapping[str, str]:
     """Device name by layer for a plan of layers; empty for one of ops."""
     return self.layers if self.is_of_layers else {}
+
+  @property
+  def unit_devices(self) -> Mapping[str, str]:
+    """Device name by unit; units follow their ops."""
+    return {u: self.ops[op] for op, u in self.units.items() if op in self.ops}
 
   @functools.cached_property
   def devices(self) -> tuple[str, ...]:
@@ -250,7 +255,7 @@ class Plan:
         "graph": self.model,
         **order_to_json(self.order),
         **order,
-        "assignments": dict(self.assignments),
+        "assignments": {**self.unit_devices, **self.assignments},
         "plan": {k: v for k, v in content.items() if k not in _FILE},
       },
     )
@@ -269,7 +274,7 @@ class Plan:
   @classmethod
   def from_json(cls, data: Mapping[str, Any]) -> "Plan":
     """Converts a parsed file; a FormatError names the element and value."""
-    ops = results.read_assignments(data)
+    ops = _without_units(results.read_assignments(data))
     unplanned = {"strategy": GIVEN, "compile": AUTO}
     known = json_file.as_object(data.get("plan", unplanned), "plan")
     fields = {
@@ -313,6 +318,16 @@ class Plan:
       placement=placement,
       **changes,
     )
+
+
+def _without_units(ops: Mapping[str, str]) -> dict[str, str]:
+  """Leaves out units, which a file names beside their ops."""
+  return {
+    name: device
+    for name, device in ops.items()
+    if not name.endswith(UNIT_SUFFIX)
+    or name.removesuffix(UNIT_SUFFIX) not in ops
+  }
 
 
 def _main_devices(

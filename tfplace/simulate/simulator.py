@@ -10,7 +10,7 @@ import numpy as np
 
 from tfplace.errors import PlacementError, shown
 from tfplace.graph.evaluation import Evaluation
-from tfplace.graph.order import order_to_json
+from tfplace.graph.order import ORDERS, order_to_json
 from tfplace.graph.placement import Placement, check_devices
 from tfplace.graph.problem import Problem
 from tfplace.simulate import engine
@@ -60,13 +60,28 @@ class Simulator:
     """Checks and simulates placements, in order.
 
     Args:
-      placements: [batch, num_ops] integer device indices, or `Placement`s.
+      placements: [batch, num_ops] integer device indices, or `Placement`s, each
+        of which has its own execution order.
 
     Raises:
       PlacementError: the problem does not allow a placement.
     """
-    batch = self.run(self._checked(placements))
-    return [self._evaluation(batch, row) for row in range(len(batch[0]))]
+    rows = self._checked(placements)
+    if isinstance(placements, np.ndarray):
+      return self._evaluations(rows)
+    is_own = np.array([self._has_order(p) for p in placements], bool)
+    own = iter(self._evaluations(rows[is_own]))
+    others = iter(() if is_own.all() else self._other.evaluate(rows[~is_own]))
+    return [next(own if here else others) for here in is_own]
+
+  def _has_order(self, placement: Placement) -> bool:
+    return placement.problem.order == self.problem.order
+
+  @functools.cached_property
+  def _other(self) -> "Simulator":
+    """Simulator in the other execution order."""
+    (order,) = set(ORDERS) - {self.problem.order}
+    return Simulator(self.problem.in_order(order), self.num_threads)
 
   def step_times(
     self, devices: np.ndarray, limit_us: float = np.inf
@@ -132,6 +147,8 @@ class Simulator:
     """
     if not isinstance(placement, Placement):
       placement = Placement(self.problem, placement)
+    if not self._has_order(placement):
+      return self._other.schedule(placement)
     self._checked([placement])
     work = engine.workspace(self.tables)
     return make_schedule(placement, self.tables, work)
@@ -162,6 +179,10 @@ class Simulator:
         check_devices(self.problem, placement.devices)
       row[:] = placement.devices  # Already checked by `Placement`.
     return rows
+
+  def _evaluations(self, rows: np.ndarray) -> list[Evaluation]:
+    batch = self.run(rows)
+    return [self._evaluation(batch, row) for row in range(len(rows))]
 
   def _evaluation(self, batch: Batch, row: int) -> Evaluation:
     names = [device.name for device in self.problem.cluster.devices]

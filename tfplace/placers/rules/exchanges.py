@@ -52,6 +52,7 @@ def find_exchanges(groups: GroupGraph, microbatch: np.ndarray) -> Exchanges:
   other[dst[~is_variable[src]]] = False
   is_relay = other & (np.bincount(dst, minlength=len(other)) == 1)
   is_relay[src[microbatch[dst] == UNKNOWN]] = False
+  is_relay &= first == UNKNOWN  # A sum may read a variable in a microbatch.
   passed = is_relay[dst]
   variable[dst[passed]] = src[passed]
   served = is_relay[src]

@@ -113,7 +113,8 @@ class Chain:
     shorten the step are kept. Moves that change nothing are not simulated.
     """
     before, began = self.evaluations, time.perf_counter()
-    _move(self._parts, coarse_groups, temperature_us)
+    # The kernel is compiled for each layout of an array.
+    _move(self._parts, np.ascontiguousarray(coarse_groups), temperature_us)
     seconds = max(time.perf_counter() - began, 1e-9)
     self.rate = max(1, len(coarse_groups)) / seconds
     return self.evaluations - before
