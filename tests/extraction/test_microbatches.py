@@ -181,7 +181,15 @@ class LastWord(layers.Layer):
     return tf.gather_nd(x, tf.stack([numbers, best], axis=1))
 
 
+@tf.custom_gradient
+def reversed_gradient(h):
+  weights = tf.reduce_sum(tf.abs(h), 1, keepdims=True)
+  return h / 2, lambda dy: -dy * weights / tf.norm(h, axis=1, keepdims=True)
+
+
 KEEPING = {
+  "reversed_gradient": reversed_gradient,
+  "silu": tf.nn.silu,
   "pairs_of_features": lambda h: ops.mean(
     ops.einsum("bi,bj->bij", h, h), axis=-1
   ),

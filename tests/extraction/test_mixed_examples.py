@@ -33,6 +33,12 @@ def static(function, otherwise=lambda h: h):
   return lambda h: function(h) if h.shape[0] else otherwise(h)
 
 
+@tf.custom_gradient
+def clipped(h):
+  """Clips the norm of the gradient of the batch, if it is ever that long."""
+  return tf.identity(h), lambda dy: tf.clip_by_norm(dy, 1e6)
+
+
 TABLE = tf.Variable(tf.range(24.0))
 MIXING = {
   "mean": lambda h: h - ops.mean(h, axis=0),
@@ -88,6 +94,7 @@ MIXING = {
     h + tf.reduce_mean(h[:, : tf.shape(h)[0] // 2 + 1], 1, keepdims=True)
   ),
   "shuffle": tf.random.shuffle,
+  "custom_gradient": clipped,
   "while": lambda h: tf.while_loop(
     lambda a: tf.reduce_max(a) > 1.0, lambda a: (a / 2,), [h]
   )[0],

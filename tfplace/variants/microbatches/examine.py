@@ -21,12 +21,14 @@ from tfplace.extraction.layers import LayerRecorder
 from tfplace.graph.microbatches import TEMPLATE
 from tfplace.variants.microbatches import (
   batch_axis,
+  custom_gradients,
   graph_copies,
   states,
 )
 from tfplace.variants.microbatches.batch_axis import values as axis_values
 from tfplace.variants.microbatches.batch_axis.values import (
   FIXED,
+  RULES,
   Fixed,
   Handle,
   Mixed,
@@ -37,6 +39,7 @@ from tfplace.variants.microbatches.batch_axis.values import (
   State,
   Value,
 )
+from tfplace.variants.microbatches.custom_gradients import CustomGradient
 from tfplace.variants.microbatches.forward import run_forward
 from tfplace.variants.microbatches.parts import Division, Parts
 from tfplace.variants.microbatches.whole_batch import (
@@ -173,6 +176,7 @@ class _Trace:
           finish()
         finally:  # What it finds explains other errors.
           check_captures(model, self.graph, outer, parts)
+      self.gradients = custom_gradients.trace(self.graph)
 
   def assigned(self) -> list[tf.Operation]:
     return [
@@ -213,6 +217,11 @@ class _Checked:
         self._second.graph,
         self._sizes,
         given,
+        upstream={
+          name: output
+          for gradient in self._trace.gradients
+          for name, output in gradient.upstream.items()
+        },
         has_statistics=self._has_statistics,
       )
     except Mixes as mixes:
@@ -245,6 +254,8 @@ class _Checked:
       )
     for rows in self._trace.states.values():
       self._check(rows, _is_per_example, f"a state that it keeps {_NO_VALUES}")
+    for gradient in self._trace.gradients:
+      self._check_gradient(gradient)
     for update in whole.updates:
       what = f"metric {update.metric.name!r} {_NO_VALUES}"
       for tensor in update.tensors:
@@ -256,6 +267,20 @@ class _Checked:
       self._trace.whole.sized,
       self._lookups(),
     )
+
+  def _check_gradient(self, gradient: CustomGradient) -> None:
+    """Refuses a custom gradient in which known ops mix examples."""
+    for tensor in gradient.gradients:
+      value = self._values[tensor.name]
+      if isinstance(value, Mixed) and value.op_type in RULES:
+        layers = self._layers_of(gradient.op.name)
+        place = f" of layer {layers[0]!r}" if layers else ""
+        raise ExtractionError(
+          f"the step of model {self._model.name!r} cannot be split: a custom"
+          f" gradient{place} mixes the examples of a batch: its"
+          f" {value.op_type} {value.why}; {_WAY_OUT}",
+          op=gradient.op.name,
+        )
 
   def _check(
     self, tensor: tf.Tensor, is_allowed: Callable[[Value], bool], why: str

@@ -1,6 +1,7 @@
 """Abstract interpretation of a traced graph at two batch sizes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +34,7 @@ def follow(
   sizes: tuple[int, int],
   given: Mapping[str, Value],
   *,
+  upstream: Mapping[str, str] = MappingProxyType({}),
   has_statistics: Callable[[str], bool] = lambda op: False,
 ) -> dict[str, Value]:
   """Computes the abstract value of every tensor of a graph, by name.
@@ -42,6 +44,7 @@ def follow(
     second: the graph at the second batch size.
     sizes: the two batch sizes, different and at least 2.
     given: abstract values of inputs, by tensor name; other inputs are fixed.
+    upstream: name of an input -> name of the tensor whose gradient it is.
     has_statistics: name of an op -> whether it belongs to a layer that may
       compute its batch statistics per microbatch.
 
@@ -61,7 +64,11 @@ def follow(
     if other is None:
       values: Sequence[Value] = [Mixed(one.name, one.type, _SOME_SIZES)]
     elif one.type in _INPUTS:
-      values = [given.get(one.outputs[0].name, FIXED)]
+      name = one.outputs[0].name
+      if name in upstream:
+        values = [_gradient_of(known[upstream[name]])]
+      else:
+        values = [given.get(name, FIXED)]
     else:
       inputs = [
         _input(known, tensor, twins.get(twin.name))
@@ -76,6 +83,15 @@ def follow(
         for tensor, twin in zip(one.outputs, other.outputs, strict=False)
       }
   return known
+
+
+def _gradient_of(value: Value) -> Value:
+  """Returns the value of the gradient of the loss by a tensor."""
+  if isinstance(value, Rows):
+    return value.plain()
+  if isinstance(value, (Fixed, Sized)):
+    return Reduced("sum")
+  return value if isinstance(value, Mixed) else FIXED
 
 
 _SOME_SIZES = "is traced for some numbers of examples only"
