@@ -274,7 +274,10 @@ BAD_FLAGS = [
   ("estimate --model=nmt --precision=half", "unknown precision 'half'"),
   ("estimate --model=nmt --largest_batch", "give --cluster"),
   ("estimate --model=nmt --recompute=auto", "only tfplace-place chooses it"),
-  ("estimate --graph=G", "costs of one cluster only"),
+  ("estimate --graph=G", "none is given: name it (--cluster)"),
+  ("estimate --graph=G --cluster=v100x1+p100x1", "no times for GPU-v100"),
+  ("estimate --graph=G --cluster=C --largest_batch", "needs a model to trace"),
+  ("estimate --graph=G --cluster=C --precision=float32", "leave it out"),
   (
     "place --model=nmt --cluster=k80x2 --costs=measured",
     "--costs=measured needs running devices",
