@@ -274,7 +274,10 @@ BAD_FLAGS = [
   ("estimate --model=nmt --precision=half", "unknown precision 'half'"),
   ("estimate --model=nmt --largest_batch", "give --cluster"),
   ("estimate --model=nmt --recompute=auto", "only tfplace-place chooses it"),
-  ("estimate --graph=G", "costs of one cluster only"),
+  ("estimate --graph=G", "none is given: name it (--cluster)"),
+  ("estimate --graph=G --cluster=v100x1+p100x1", "no times for GPU-v100"),
+  ("estimate --graph=G --cluster=C --largest_batch", "needs a model to trace"),
+  ("estimate --graph=G --cluster=C --precision=float32", "leave it out"),
   (
     "place --model=nmt --cluster=k80x2 --costs=measured",
     "--costs=measured needs running devices",
@@ -362,6 +365,18 @@ def test_programs_are_joined_by_pipes(graph_file, cluster_file):
   )
   assert json.loads(done.stderr)["format"] == "tfplace.placement.v1"
   assert json.loads(done.stdout.splitlines()[-1])["strategy"] == "heft"
+
+
+def test_a_start_of_other_ops_is_refused_at_once(
+  graph_file, cluster_file, tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr("tfplace.bin.cli.load_tensorflow", pytest.fail)
+  path = tmp_path / "p.json"
+  start = {"format": "tfplace.placement.v1", "graph": "other"}
+  path.write_text(json.dumps({**start, "assignments": {"other op": "g0"}}))
+  flags = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
+  assert place.run([*flags, f"--init_placement={path}"]) == 1
+  assert "init_placement names none of the" in capsys.readouterr().err
 
 
 def test_place_goes_on_from_a_placement(

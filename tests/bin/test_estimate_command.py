@@ -5,6 +5,7 @@ import json
 import keras
 import pytest
 
+from tests.testing.policy_problems import gpus, random_graph
 from tfplace import formats
 from tfplace.bin import estimate
 
@@ -48,3 +49,16 @@ def test_largest_batch_of_a_cluster(model_file, tmp_path, capsys):
   data = json.loads(out.splitlines()[-1])
   assert data["largest_batch"]["peak_memory_bytes"] <= 20_000
   assert "The largest batch on" in out
+
+
+def test_a_graph_file_needs_no_model(tmp_path, capsys):
+  graph, cluster = tmp_path / "g.json.gz", tmp_path / "c.json"
+  formats.save_graph(random_graph(10, seed=3, name="tiny"), graph)
+  formats.save_cluster(gpus(3), cluster)
+  report = tmp_path / "r.html"
+  flags = [f"--graph={graph}", f"--cluster={cluster}", f"--report={report}"]
+  assert estimate.run([*flags, "--json"]) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == "tiny: inference step"  # The file has no batch size.
+  assert json.loads(lines[-1])["steps"][0]["cards"][0]["fits"]
+  assert "timeline and memory" in report.read_text()

@@ -68,6 +68,27 @@ def test_parameters_are_those_of_the_summary(found):
   assert "Total params: 46 (184.00 B)" in "".join(lines)
 
 
+def test_a_graph_file_is_estimated_as_its_model(tmp_path):
+  path = str(tmp_path / "g.json.gz")
+  options = {"batch_size": 4, "microbatches": 2}
+  graph = tfplace.extract(dense(), "v100x2", **options)
+  tfplace.save_graph(graph, path)
+  found = tfplace.estimate(path, "v100x2")
+  model = tfplace.estimate(dense(), "v100x2", **options)
+  assert (found.batch_size, found.training) == (4, True)
+  assert found.steps[0].cards == model.steps[0].cards
+  assert found.steps[0].variants == ("microbatches",)
+  assert found.steps[0].peak.num_bytes == model.steps[0].peak.num_bytes
+  with pytest.raises(TfplaceError, match="batch_size is 8, and"):
+    tfplace.estimate(path, "v100x2", batch_size=8)
+  with pytest.raises(TfplaceError, match="no model to trace"):
+    tfplace.largest_batch(path, "v100x2")
+  unknown = {k: v for k, v in graph.extra.items() if k == "microbatches"}
+  tfplace.save_graph(dataclasses.replace(graph, extra=unknown), path)
+  found = tfplace.estimate(path, "v100x2")
+  assert str(found).splitlines()[0].endswith(", training step")
+
+
 def test_cards_are_presets_or_kinds_of_a_cluster(found):
   assert [card.name for card in found.steps[0].cards] == list(GPUS)
   mixed = tfplace.estimate(dense(), "v100x1+p100x2", batch_size=4).steps[0]

@@ -155,6 +155,11 @@ MEASURED = "--graphs= --models=nmt --reward=measure "
   "flags, words",
   [
     ("--strategy=gpd", ["gdp", "placeto", "hierarchical", "rnn"]),
+    ("--graphs= --models=zz", ["unknown model 'zz'", "inception_v3"]),
+    ("--graphs= --models=zz.keras", ["--models: there is no file 'zz.keras'"]),
+    ("--graphs=zz.json", ["--graphs: there is no file 'zz.json'"]),
+    ("--init_from=nowhere", ["'nowhere' holds no policy"]),
+    ("--elite=1.5", ["elite's share", "1.5"]),
     ("--reward=guess", ["simulate", "measure"]),
     ("--elite=0", ["elite", "0"]),
     ("--graphs=/nowhere/*.json", ["/nowhere/*.json"]),
@@ -193,7 +198,7 @@ def test_bad_flag_is_one_line_and_exit_code_1(tiny, capsys, flags, words):
   assert error.count("\n") == 1 and error.startswith("tfplace-train: error:")
   for word in words:
     assert word in error
-  assert not (tiny / "e").exists()
+  assert not (tiny / "c").exists() and not (tiny / "e").exists()
 
 
 def test_a_missing_extra_is_named(tiny, capsys, monkeypatch):

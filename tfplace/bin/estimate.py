@@ -20,6 +20,7 @@ from tfplace.graph.estimate import Estimate
 from tfplace.plan import estimate as estimates
 from tfplace.plan.config import check_costs
 from tfplace.plan.estimate.cards import Card, Traces, cluster_card
+from tfplace.plan.source import GRAPH
 from tfplace.report import page
 from tfplace.report.table import estimate_tables
 
@@ -49,11 +50,10 @@ def _define(values: flags.FlagValues) -> None:
 def _check(values: flags.FlagValues) -> str:
   """Checks the flags before anything is computed; returns the source flag."""
   kind = sources.chosen_source(values)
-  if kind == "graph":
+  if kind == GRAPH and values.largest_batch:
     raise cli.UsageError(
-      f"--graph={values.graph} has costs of one cluster only and no model:"
-      " estimate --model, --keras_model, --saved_model or --graph_def, or"
-      " simulate the graph with tfplace-place --strategy=single"
+      "--largest_batch needs a model to trace at other batch sizes, not"
+      " --graph, whose costs are of its own"
     )
   estimates.check_precisions(values.precision)
   if values.largest_batch and not values.cluster:
@@ -88,8 +88,9 @@ def _main(values: flags.FlagValues) -> None:
     model_flags.imported(values),
     cli.showing_progress(f"Estimating {source.name}") as on_stage,
   ):
-    on_stage("starting TensorFlow")
-    cli.load_tensorflow()
+    if kind != GRAPH:
+      on_stage("starting TensorFlow")
+      cli.load_tensorflow()
     source = source.loaded(on_stage)
     precisions = values.precision or None
     estimate = estimates.estimate_steps(

@@ -116,7 +116,9 @@ def _check(values: flags.FlagValues) -> None:
 
   Raises:
     UsageError: a flag is missing or contradicts another flag.
-    TrainingError: the training packages are not installed.
+    TrainingError: the training packages are not installed, or there is no such
+      policy.
+    TfplaceError: a model or cluster is unknown.
   """
   process.check_packages()
   for flag in ("cluster", "checkpoint_dir", "export_dir"):
@@ -125,7 +127,7 @@ def _check(values: flags.FlagValues) -> None:
     choices = ", ".join(f"--{name}" for name in training_graphs.SOURCES)
     raise cli.UsageError(f"give at least one of {choices}")
   policy_format.check_export_dir(values.export_dir)
-  _levels(values)
+  config = _config(values)
   training_graphs.check_microbatches(values)
   if values.elite is not None and values.strategy == "placeto":
     raise cli.UsageError(
@@ -144,6 +146,9 @@ def _check(values: flags.FlagValues) -> None:
         " one placement at a time"
       )
   _check_devices(values)
+  training_graphs.check_names(values)
+  if config.start is not None:
+    policy_format.read_info(config.start, config.strategy)
 
 
 def _check_devices(values: flags.FlagValues) -> None:
@@ -199,6 +204,14 @@ def _levels(values: flags.FlagValues) -> tuple[int | None, ...] | None:
   return tuple(result)
 
 
+def _config(values: flags.FlagValues) -> TrainConfig:
+  names = [field.name for field in dataclasses.fields(TrainConfig)]
+  given: dict[str, Any] = {
+    name: values[name].value for name in names if name in values
+  }
+  return TrainConfig(**{**given, "max_decisions": _levels(values)})
+
+
 def _main(values: flags.FlagValues) -> None:
   until = math.inf
   if values.minutes is not None:
@@ -241,16 +254,15 @@ def _train(
 ) -> None:
   from tfplace.training import trainer  # Imports TensorFlow.
 
-  names = [field.name for field in dataclasses.fields(TrainConfig)]
-  given: dict[str, Any] = {
-    name: values[name].value for name in names if name in values
-  }
-  given["max_decisions"] = _levels(values)
+  config = _config(values)
   if values.minutes is not None:
-    given["iterations"] = _UNLIMITED
     left_s = max(0.0, until - time.monotonic())
-    given["search_s"] = _SEARCH_SHARE * left_s / max(1, len(problems))
-  run = trainer.open_trainer(problems, TrainConfig(**given), **options)
+    config = dataclasses.replace(
+      config,
+      iterations=_UNLIMITED,
+      search_s=_SEARCH_SHARE * left_s / max(1, len(problems)),
+    )
+  run = trainer.open_trainer(problems, config, **options)
   if run.done:
     print(f"continuing after step {run.done} of {run.total}")
   screen = console.Console(stderr=True)

@@ -15,9 +15,11 @@ from tfplace import formats
 from tfplace.bin import cli, microbatch_flags, sources
 from tfplace.errors import TrainingError
 from tfplace.graph import Cluster, OpGraph, Problem
+from tfplace.models import zoo
 from tfplace.training import process
 
 SOURCES = ("models", "graphs")
+_KERAS = ".keras"  # Ending of a Keras file.
 
 
 def define(values: flags.FlagValues) -> None:
@@ -56,6 +58,28 @@ def check_microbatches(values: flags.FlagValues) -> None:
   microbatch_flags.check_given(values)
 
 
+def check_names(values: flags.FlagValues) -> None:
+  """Checks the names of clusters, graph files and models.
+
+  Raises:
+    TfplaceError: a name is unknown, or a file is missing.
+  """
+  for name in values.cluster:
+    if not sources.is_live(name):
+      sources.load_cluster(name)
+  files = [("graphs", path) for path in _graph_files(values.graphs)]
+  for model in values.models:
+    if model.endswith(_KERAS):
+      if os.path.isdir(_folder(values)):
+        continue  # A resumed run has its graph.
+      files.append(("models", model))
+    else:
+      zoo.check_name(model)
+  for flag, path in files:
+    if not os.path.exists(path):
+      raise cli.UsageError(f"--{flag}: there is no file {path!r}")
+
+
 def problems(values: flags.FlagValues) -> Iterator[Problem]:
   """Yields each graph on each cluster."""
   clusters = [(name, sources.load_cluster(name)) for name in values.cluster]
@@ -86,6 +110,10 @@ def _graph_files(patterns: Sequence[str]) -> list[str]:
   return result
 
 
+def _folder(values: flags.FlagValues) -> str:
+  return os.path.join(values.checkpoint_dir, "graphs")
+
+
 def _extracted(
   values: flags.FlagValues, model: str, cluster_name: str, cluster: Cluster
 ) -> OpGraph:
@@ -97,11 +125,11 @@ def _extracted(
   arguments = microbatch_flags.arguments(values)
   parts = [os.path.basename(model), *(flag[2:] for flag in arguments)]
   name = ".".join(parts)
-  folder = os.path.join(values.checkpoint_dir, "graphs")
+  folder = _folder(values)
   path = os.path.join(folder, f"{name}.{_hardware(cluster)}.json.gz")
   if not os.path.exists(path):
     os.makedirs(folder, exist_ok=True)
-    kind = "keras_model" if model.endswith(".keras") else "model"
+    kind = "keras_model" if model.endswith(_KERAS) else "model"
     command = [sys.executable, "-m", "tfplace.bin.extract", f"--{kind}={model}"]
     command += [f"--cluster={cluster_name}", f"--output={path}"]
     command += arguments

@@ -197,8 +197,8 @@ class Estimate:
 
   def __str__(self) -> str:
     kind = "training" if self.training else "inference"
-    size = f"{self.batch_size} example{'s' * (self.batch_size != 1)}"
-    lines = [f"{self.model}, {kind} step of {size}"]
+    size = f" of {self.batch_size} example{'s' * (self.batch_size != 1)}"
+    lines = [f"{self.model}, {kind} step{size if self.batch_size else ''}"]
     for step in self.steps:
       lines.append(f"{step.precision or 'as traced'}:")
       lines += [f"  {_as_line(card)}" for card in step.cards]

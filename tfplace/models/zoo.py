@@ -9,12 +9,14 @@ import dataclasses
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from tfplace.errors import ExtractionError
+
+if TYPE_CHECKING:
+  import keras
 
 Batch = tuple[Any, Any]
 
@@ -33,7 +35,7 @@ class ZooModel:
   """
 
   name: str
-  model: keras.Model
+  model: "keras.Model"
   batch_size: int
   sizes: Mapping[str, int]
   sampler: Callable[[np.random.Generator], Batch]
@@ -74,6 +76,15 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }
 
 
+def check_name(name: str) -> None:
+  """Raises ExtractionError for an unknown model; lists the choices."""
+  choices = [*MODELS, *VARIANTS]
+  if name not in choices:
+    raise ExtractionError(
+      f"unknown model {name!r}: choose from {', '.join(choices)}"
+    )
+
+
 def build(
   name: str, /, batch_size: int | None = None, **sizes: int
 ) -> ZooModel:
@@ -88,11 +99,7 @@ def build(
     ExtractionError: The name or a size is unknown (the message lists the
       choices), or a size is not a positive integer.
   """
-  choices = [*MODELS, *VARIANTS]
-  if name not in choices:
-    raise ExtractionError(
-      f"unknown model {name!r}: choose from {', '.join(choices)}"
-    )
+  check_name(name)
   if batch_size is not None:
     sizes["batch_size"] = batch_size
   for key, value in sizes.items():

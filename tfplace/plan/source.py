@@ -121,6 +121,11 @@ class ModelSource:
       verb = "building" if self.kind == "model" else "loading"
       on_stage(f"{verb} {self.name}")
     check_variant(variant, self.kind, self.name, self.training)
+    if self.kind == GRAPH:
+      raise ExtractionError(
+        f"{self.name!r} is a graph with costs of its own batch, and no model to"
+        " trace: name the model"
+      )
     # A command loads TensorFlow in that stage, without its notices.
     from tfplace.extraction.functions import trace_saved_model
     from tfplace.extraction.graph_def import trace_graph_def

@@ -1,9 +1,11 @@
 """Configuration of training runs, with every default."""
 
 import dataclasses
+import os
 from typing import Any
 
 from tfplace.errors import TrainingError
+from tfplace.learned import policies
 from tfplace.learned.ordered.placer import SIZES
 
 # Defaults by strategy (a public re-creation of GO: entropy 0.01, rate 1e-4).
@@ -82,6 +84,13 @@ class TrainConfig:
       raise TrainingError(
         f"the elite's share of the samples is {self.elite}, not in (0, 1]"
       )
+
+  @property
+  def start(self) -> str | None:
+    """Directory of the policy to start from, or None."""
+    if self.init_from == policies.SHIPPED_NAME:
+      return os.fspath(policies.SHIPPED / self.strategy)
+    return self.init_from
 
   def fingerprint(self) -> dict[str, Any]:
     """Returns the settings that a resumed run must share."""

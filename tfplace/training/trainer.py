@@ -19,7 +19,7 @@ from tfplace.errors import TrainingError
 from tfplace.graph.placement import Placement
 from tfplace.graph.problem import Problem
 from tfplace.graph.protocols import Evaluator
-from tfplace.learned import policies, policy_format
+from tfplace.learned import policy_format
 from tfplace.learned.decisions import decisions_at
 from tfplace.learned.policy_format import PolicyInputs
 from tfplace.simulate import Simulator
@@ -77,7 +77,7 @@ class Trainer:
     make_learner = learner_type(config.strategy)
     weights: list[tf.Variable] = []
     network = config.network or make_learner.network_type()
-    start = _start(config)
+    start = config.start
     if start is not None:
       network, weights = restore_network(
         start, config.strategy, make_learner.network_type
@@ -233,13 +233,6 @@ def _fingerprint(
   }
 
 
-def _start(config: TrainConfig) -> str | None:
-  """Returns the directory of the policy to start from."""
-  if config.init_from == policies.SHIPPED_NAME:
-    return os.fspath(policies.SHIPPED / config.strategy)
-  return config.init_from
-
-
 def open_trainer(
   problems: Sequence[Problem],
   config: TrainConfig,
@@ -252,7 +245,7 @@ def open_trainer(
     InfeasibleError: No classical placement of a problem fits in memory.
   """
   policy_format.check_export_dir(config.export_dir)
-  start = _start(config)
+  start = config.start
   if start is not None:  # Before searches that may take minutes.
     policy_format.read_info(start, config.strategy)
   changes = learner_type(config.strategy).changes

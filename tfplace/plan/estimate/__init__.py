@@ -40,10 +40,11 @@ def estimate(
 
   Args:
     model: a Keras 3 model, the name of a zoo model, or the path of a Keras
-      file (.keras), a GraphDef (.pb, .pbtxt) or a SavedModel directory. A
-      Keras model that is not compiled is estimated for inference.
+      file (.keras), a GraphDef (.pb, .pbtxt), a SavedModel directory or an op
+      graph (.json, .json.gz). A Keras model that is not compiled is estimated
+      for inference.
     cluster: cluster to estimate for: a `Cluster`, a preset or a file. None
-      estimates every GPU of the presets.
+      estimates every GPU of the presets. An op graph has the costs of its own.
     training: whether to estimate the training step or inference.
     sizes: additional sizes of a zoo model, such as {"length": 20}.
     sample: sample batch of a Keras model that does not define its inputs.

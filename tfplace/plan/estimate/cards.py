@@ -7,12 +7,15 @@ that `tfplace.extract` gives for that card.
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfplace import cost
+from tfplace import cost, formats
+from tfplace.errors import ExtractionError, ProblemError, shown
+from tfplace.graph import phases
+from tfplace.graph.argument_checks import whole_number
 from tfplace.graph.cluster import Cluster, Device
 from tfplace.graph.microbatches import VariantConfig
 from tfplace.graph.op_graph import OpGraph
@@ -22,7 +25,7 @@ from tfplace.hardware.hardware import GPUS
 from tfplace.hardware.presets import cluster_preset
 from tfplace.plan.clusters import ClusterLike, find_cluster
 from tfplace.plan.config import PlanConfig
-from tfplace.plan.source import ModelSource
+from tfplace.plan.source import GRAPH, ModelSource, check_variant
 from tfplace.plan.steps import compiles
 
 if TYPE_CHECKING:
@@ -99,6 +102,46 @@ def _kinds(cluster: Cluster) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
+class GivenStep:
+  """Step of a graph file, with the attributes of a traced step that it says."""
+
+  graph: OpGraph
+  variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  weights: None = None
+
+  @property
+  def name(self) -> str:
+    return self.graph.name
+
+  @property
+  def training(self) -> bool:
+    says = self.graph.extra.get("training")
+    if isinstance(says, bool):
+      return says
+    return not phases.is_forward(self.graph).all()
+
+  @property
+  def batch_size(self) -> int:
+    return max(0, whole_number(self.graph.extra.get("batch_size")) or 0)
+
+  def on(self, card: Card) -> OpGraph:
+    """Returns the graph; raises ProblemError if it has no times for a card."""
+    if card.is_preset:
+      raise ProblemError(
+        f"graph {self.name!r} has times for the devices of one cluster, and"
+        " none is given: name it (--cluster), or estimate the model itself"
+      )
+    if not set(card.kinds()) & set(self.graph.kinds):
+      raise ProblemError(
+        f"graph {self.name!r} has no times for {' or '.join(card.kinds())}, the"
+        f" devices of cluster {card.cluster.name!r}, only for"
+        f" {', '.join(self.graph.kinds)}: name such a cluster, or extract the"
+        " model for this one"
+      )
+    return self.graph
+
+
+@dataclasses.dataclass(frozen=True)
 class Traces:
   """Traces of a source in one precision, and their costs on cards.
 
@@ -116,8 +159,10 @@ class Traces:
 
   def trace(
     self, variant: VariantConfig, batch_size: int | None = None
-  ) -> "TracedStep":
-    """Traces a step variant."""
+  ) -> "TracedStep | GivenStep":
+    """Traces a step variant, or loads the step of a graph file."""
+    if self.source.kind == GRAPH:
+      return self._given_step(batch_size or self.source.batch_size)
     return self.source.trace(
       variant,
       batch_size=batch_size,
@@ -125,10 +170,24 @@ class Traces:
       on_stage=self.on_stage,
     )
 
+  def _given_step(self, batch_size: int | None) -> GivenStep:
+    name = self.source.name
+    check_variant(self.config.variant, GRAPH, name, self.source.training)
+    asked = {"batch_size": batch_size, "precision": self.precision}
+    for option, value in asked.items():
+      if value is not None:
+        raise ExtractionError(
+          f"{option} is {shown(value)}, and {name!r} is a graph with costs of"
+          f" its own {option}: leave it out, or name the model"
+        )
+    return GivenStep(formats.load_graph(name))
+
   def graphs(
-    self, traced: "TracedStep", cards: Sequence[Card]
+    self, traced: "TracedStep | GivenStep", cards: Sequence[Card]
   ) -> list[OpGraph]:
     """Returns the op graph of a step for each card, from one pass of costs."""
+    if isinstance(traced, GivenStep):
+      return [traced.on(card) for card in cards]
     first = cards[0].cluster
     costs_on = functools.partial(
       cost.op_graph,

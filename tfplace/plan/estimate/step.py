@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tfplace.errors import ExtractionError
 from tfplace.graph.estimate import CardEstimate, SmallestFit, StepEstimate
-from tfplace.graph.microbatches import VariantConfig
+from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.recompute import RecomputeConfig
 from tfplace.plan.estimate import fits
-from tfplace.plan.estimate.cards import Card, Traces
+from tfplace.plan.estimate.cards import Card, GivenStep, Traces
 from tfplace.plan.estimate.peak import peak_memory
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Fits: TypeAlias = list[SmallestFit | None]  # The smallest of each card.
 
 def estimate_step(
   traces: Traces, rows: Sequence[Card]
-) -> "tuple[TracedStep, StepEstimate]":
+) -> "tuple[TracedStep | GivenStep, StepEstimate]":
   """Simulates a step on each card, then finds the fewest devices.
 
   If the requested step is whole, other variants are tried where it does not
@@ -61,7 +61,7 @@ def estimate_step(
 
 
 def _simulated(
-  traces: Traces, traced: "TracedStep", rows: Sequence[Card]
+  traces: Traces, traced: "TracedStep | GivenStep", rows: Sequence[Card]
 ) -> list[fits.OneDevice]:
   """Simulates a step on one device of each card."""
   graphs = traces.graphs(traced, rows)
@@ -72,7 +72,7 @@ def _simulated(
 
 def _fewest_by_variant(
   traces: Traces,
-  traced: "TracedStep",
+  traced: "TracedStep | GivenStep",
   rows: Sequence[Card],
   ones: Sequence[fits.OneDevice],
 ) -> tuple[dict[str, Fits], list[str]]:
@@ -82,6 +82,8 @@ def _fewest_by_variant(
     The fits by name of the variant, and notes on variants that do not exist.
   """
   asked = traces.config.variant
+  if isinstance(traced, GivenStep):
+    asked = microbatches_of(traced.graph.traced_names)
   traces.on_stage("finding the fewest devices")
   first = _fewest(rows, ones, asked, [None] * len(rows))
   fewest = {"whole" if asked.is_whole else "microbatches": first}
