@@ -50,6 +50,7 @@ FORM = r"<gpu>x<count>.*<hosts>\*.*k80.*h100.*1 to 8.*1 to 64 GPUs"
     ("2*(v100x2+p100x2", r"part '2\*\(v100x2': not hosts"),
     ("v100x2+v100x2", "v100 twice .* write v100x4"),
     ("2*k80x2-nvlink", "k80 has no NVLink"),
+    (None, "it must be a name such as"),
   ],
 )  # fmt: skip
 def test_errors_name_the_part_and_a_way_out(name, told):

@@ -101,6 +101,7 @@ def test_unknown_strategy_lists_the_choices():
     ({"tolerance": float("nan")}, "tolerance is nan; it must be at least 0"),
     ({"gap": "2%"}, "gap is '2%'"),
     ({"gap": -0.1}, "gap is -0.1"),
+    ({"evaluator": 3}, "evaluator is 3; it must be an Evaluator, such as"),
     ({"tolerance": "0.1"}, "tolerance is '0.1'; it must be a number"),
     ({"max_evaluations": 0}, "max_evaluations is 0; it must be 1 or more"),
     ({"max_evaluations": "9"}, "max_evaluations is '9'; .* a whole number"),

@@ -70,6 +70,10 @@ def parse_preset(name: str) -> tuple[tuple[NamedHosts, ...], bool]:
   Raises:
     FormatError: the name is not of the form; names the part at fault.
   """
+  if not isinstance(name, str):
+    raise FormatError(
+      f"the preset is {shown(name)}; it must be a name such as 'v100x2'"
+    )
   in_network = "*" in name or "(" in name
   parts = _PLUS.split(name) if in_network else [name]
   hosts = tuple(_hosts(name, part, in_network) for part in parts)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from tfplace.errors import TfplaceError
+from tfplace.errors import TfplaceError, shown
 from tfplace.graph.argument_checks import (
   AUTO,
   check_count,
@@ -54,14 +54,21 @@ class Request:
       )
     check_gap(self.gap)
     check_order(self.order, (*ORDERS, AUTO))
-    if (
-      self.evaluator is not None and self.order != self.evaluator.problem.order
-    ):
+    if self.evaluator is not None:
+      self._check_evaluator(self.evaluator)
+    registry.get_placer(self.strategy, self.policy)
+
+  def _check_evaluator(self, evaluator: Evaluator) -> None:
+    if not isinstance(getattr(evaluator, "problem", None), Problem):
+      raise TfplaceError(
+        f"evaluator is {shown(evaluator)}; it must be an Evaluator, such as"
+        " tfplace.Simulator(problem)"
+      )
+    if self.order != evaluator.problem.order:
       raise TfplaceError(
         f"order is {self.order!r}, and the evaluator that is given judges in"
-        f" the order of its own problem, {self.evaluator.problem.order!r}"
+        f" the order of its own problem, {evaluator.problem.order!r}"
       )
-    registry.get_placer(self.strategy, self.policy)
 
   @property
   def budget(self) -> Budget:
