@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import gc
 import logging
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import keras
@@ -18,11 +18,8 @@ import tensorflow as tf
 
 from tfplace.errors import ExtractionError
 from tfplace.extraction import custom_gradients
-from tfplace.extraction.traced import DEFAULT_BATCH_SIZE
-from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.microbatches import WHOLE, VariantConfig
-from tfplace.graph.op_graph import XLA
-from tfplace.keras import devices, state
+from tfplace.keras import devices, state, units
 from tfplace.keras.devices import DeviceFunction
 from tfplace.keras.given_placement import (
   check_layers,
@@ -37,8 +34,6 @@ from tfplace.plan.plan import Plan
 from tfplace.variants import fused_norm, op_order
 from tfplace.variants.microbatches import microbatched_step
 from tfplace.variants.recompute import recompute
-from tfplace.variants.units import calls as unit_calls
-from tfplace.variants.units import forming, lowering
 
 _logger = logging.getLogger("tfplace")
 
@@ -145,32 +140,18 @@ class Controller:
     """
     planned = self._devices
     assert planned is not None
-    graph = tf.compat.v1.get_default_graph()
     calls: dict[tf.Operation, list[tf.Operation]] = {}
-    if self._compiles(planned):
-      device_function.place_reads(graph)
-      flat = keras.tree.flatten(result)
-      tensors = [leaf for leaf in flat if isinstance(leaf, tf.Tensor)]
-      calls, tensors, refused = unit_calls.compile_units(
-        graph,
-        self._unit_of(planned),
-        results=tensors,
-        later=op_order.program_order(graph.get_operations()),
-        turn_of=planned.turns.get,
-        batch_size=planned.batch_size or DEFAULT_BATCH_SIZE,
+    if units.compiles(planned, self._jit.wanted):
+      result, calls, note = units.compile_units(
+        result, device_function, self._model, planned, self._jit.wanted
       )
-      if refused:
-        layers = state.layer_names(self._model)
-        layer_of = functools.partial(forming.layer_by_name, layers=layers)
-        self._note(lowering.refusal_note(refused, layer_of))
-      new = iter(tensors)
-      result = keras.tree.pack_sequence_as(
-        result,
-        [next(new) if isinstance(leaf, tf.Tensor) else leaf for leaf in flat],
-      )
+      if note:
+        self._note(note)
     if keeps_order and planned.turns:
       op_order.chain_calls(
-        graph, calls, lambda op: planned.turn_of_op(op.name, op.type)
+        tf.compat.v1.get_default_graph(),
+        calls,
+        lambda op: planned.turn_of_op(op.name, op.type),
       )
     return result
 
@@ -183,31 +164,6 @@ class Controller:
     if text not in self.plan.notes:
       plan = dataclasses.replace(self.plan, notes=(*self.plan.notes, text))
       self._model.placement = self.plan = plan
-
-  def _compiles(self, planned: Plan) -> bool:
-    """Returns whether XLA compiles units of placed steps."""
-    if planned.compile == AUTO:
-      return self._jit.wanted
-    return planned.compile == XLA
-
-  def _unit_of(
-    self, planned: Plan
-  ) -> Callable[[tf.Operation], Hashable | None]:
-    """Returns a function to the unit of an op, as planned or by names.
-
-    XLA draws other random numbers than TensorFlow, so it draws them only where
-    it does so for the unplaced step.
-    """
-    layers = state.layer_names(self._model)
-
-    def unit_of(op: tf.Operation) -> Hashable | None:
-      if forming.is_random(op.type) and not self._jit.wanted:
-        return None
-      if planned.units:
-        return planned.unit_of_op(op.name)
-      return forming.key_by_name(op.name, layers)
-
-    return unit_of
 
   def _step(self, kind: str) -> Callable[[Any], Any]:
     """Returns the step to run, as the plan has it."""
@@ -252,7 +208,8 @@ class Controller:
     why_no_jit = _MERGED if recomputes else ""
     is_placed = not stays(plan)
     if is_placed:
-      why_no_jit = "" if self._compiles(plan) else _ONE_DEVICE
+      compiles = units.compiles(plan, self._jit.wanted)
+      why_no_jit = "" if compiles else _ONE_DEVICE
     if why_no_jit and self._jit.wanted and self._model.compiled:
       self._note(why_no_jit)
     self._variables.unsettle()
