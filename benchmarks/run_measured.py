@@ -399,19 +399,41 @@ def tables(found: Mapping[str, Any]) -> dict[str, str]:
   return {"measured": text}
 
 
+# Classes of kernels of docs/costs.md by beginnings of op types; else "memory".
+_CLASSES = {
+  "products": ("MatMul", "BatchMatMul", "Einsum"),
+  "convolutions": ("Conv2D", "Conv3D"),
+  "recurrent": ("CudnnRNN",),
+  "rows": ("Softmax", "LogSoftmax", "SparseSoftmax"),
+  "units": ("Unit",),
+}
+
+
 def types_table(found: Mapping[str, Any]) -> str:
-  """Returns the op types that take longest, in ms: estimated and measured."""
+  """Returns ms of kernel classes and of the longest op types in a table.
+
+  Estimated and measured times of all rows are added up.
+  """
   types: dict[str, np.ndarray] = {}
+  classes: dict[str, np.ndarray] = {}
   for row in found["rows"].values():
     for kind, sums in row.get("types", {}).items():
       types[kind] = types.get(kind, np.zeros(3)) + sums
-  longest = sorted(types.items(), key=lambda item: -item[1][2])[:15]
+      name = next((c for c, t in _CLASSES.items() if kind.startswith(t)), "")
+      name = f"all {name or 'memory'}"
+      classes[name] = classes.get(name, np.zeros(3)) + sums
+  longest = [
+    each
+    for table, most in ((classes, None), (types, 15))
+    for each in sorted(table.items(), key=lambda item: -item[1][2])[:most]
+  ]
   lines = [
     [kind, f"{n:.0f}", f"{p / 1e3:.2f}", f"{m / 1e3:.2f}", f"{p / m:.2f}"]
     for kind, (n, p, m) in longest
     if m
   ]
-  return lib.markdown(("op", "ops", "estimated", "measured", "ratio"), lines)
+  heads = ("kernels", "ops", "estimated", "measured", "ratio")
+  return lib.markdown(heads, lines)
 
 
 def _fastest(

@@ -61,3 +61,25 @@ def test_losses_that_differ_are_shown():
   shown = run_measured.tables(found)["measured"]
   (line,) = [line for line in shown.splitlines() if line.startswith("| net")]
   assert line.split("|")[-2].strip() == "1e-02"  # 0.02 of 2.
+
+
+def test_times_of_kernels_are_told_by_class_and_type():
+  types = {
+    "MatMul": [2, 1e3, 2e3],
+    "BatchMatMulV2": [1, 1e3, 2e3],
+    "Conv2DBackpropInput": [1, 3e3, 3e3],
+    "Softmax": [1, 5e2, 1e3],
+    "AddV2": [4, 2e3, 1e3],
+  }
+  shown = run_measured.types_table({"rows": {"net": {"types": types}}})
+  cells = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in shown.splitlines()[2:]
+  ]
+  assert cells[:4] == [
+    ["all products", "3", "2.00", "4.00", "0.50"],
+    ["all convolutions", "1", "3.00", "3.00", "1.00"],
+    ["all rows", "1", "0.50", "1.00", "0.50"],
+    ["all memory", "4", "2.00", "1.00", "2.00"],
+  ]
+  assert ["MatMul", "2", "1.00", "2.00", "0.50"] in cells[4:]
