@@ -1,11 +1,10 @@
 """Measured steps: what the benchmark does before it measures."""
 
-from types import SimpleNamespace
-
 import pytest
 import tensorflow as tf
 
 from benchmarks import lib, run_gpu, run_measured
+from tfplace.errors import MeasurementError
 from tfplace.measure import cluster
 from tfplace.measure.local import host
 
@@ -16,23 +15,38 @@ from tfplace.measure.local import host
 def test_gpus_are_left_to_the_processes_that_measure(
   devices, left, monkeypatch
 ):
-  class OpenedError(Exception):
-    """The processes start."""
+  seen, opened = [], []
 
-  def opened(_):
-    raise OpenedError
+  def failing(name):
+    opened.append(name)
+    raise MeasurementError("the processes start")
 
-  seen = []
   monkeypatch.setattr(
     tf.config, "set_visible_devices", lambda *given: seen.append(given)
   )
-  monkeypatch.setattr(cluster, "open_cluster", opened)
-  values = SimpleNamespace(
-    devices=devices, models=[], microbatches=["2"], seeds=["0"]
-  )
-  with pytest.raises(OpenedError):
-    run_measured.main(values)
-  assert seen == left
+  monkeypatch.setattr(cluster, "open_cluster", failing)
+  argv = [f"--devices={devices}"]
+  assert run_measured.OPTIONS.call(run_measured.main, argv) == 1
+  assert (seen, opened) == (left, [devices])
+
+
+@pytest.mark.parametrize(
+  ("argv", "expected"),
+  [
+    (["--devices=gpus"], (5.0, 10.0, 1)),
+    (["--devices=gpus:2", "--budget_s=30"], (30.0, 10.0, 1)),
+    (["--devices=workers:2"], (30.0, 60.0, 3)),
+  ],
+)
+def test_searches_are_short_on_gpus(argv, expected):
+  seen = []
+
+  def main(values):
+    run_measured.shorten(values)
+    seen.append((values.budget_s, values.measure_s, values.rounds))
+
+  assert run_measured.OPTIONS.call(main, argv) == 0
+  assert seen == [expected]
 
 
 @pytest.mark.parametrize("benchmark", [run_gpu, run_measured])
