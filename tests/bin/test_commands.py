@@ -367,18 +367,6 @@ def test_programs_are_joined_by_pipes(graph_file, cluster_file):
   assert json.loads(done.stdout.splitlines()[-1])["strategy"] == "heft"
 
 
-def test_a_start_of_other_ops_is_refused_at_once(
-  graph_file, cluster_file, tmp_path, capsys, monkeypatch
-):
-  monkeypatch.setattr("tfplace.bin.cli.load_tensorflow", pytest.fail)
-  path = tmp_path / "p.json"
-  start = {"format": "tfplace.placement.v1", "graph": "other"}
-  path.write_text(json.dumps({**start, "assignments": {"other op": "g0"}}))
-  flags = [f"--graph={graph_file}", f"--cluster={cluster_file}"]
-  assert place.run([*flags, f"--init_placement={path}"]) == 1
-  assert "init_placement names none of the" in capsys.readouterr().err
-
-
 def test_place_goes_on_from_a_placement(
   graph_file, cluster_file, tmp_path, capsys
 ):

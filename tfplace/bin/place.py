@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -20,7 +19,6 @@ from tfplace.graph.argument_checks import AUTO
 from tfplace.graph.cluster import with_max_memory
 from tfplace.graph.microbatches import VariantConfig, microbatches_of
 from tfplace.graph.order import ARRIVAL, ORDERS, order_to_json
-from tfplace.placers.replan import carried_over
 from tfplace.plan.config import PlanConfig
 from tfplace.plan.live_step import guesses
 from tfplace.plan.plan import Plan
@@ -231,13 +229,6 @@ class _PlacedSteps(sources.FlagSteps):
     with show.timed("extraction"):
       graph, traced = self.graph(variant, needs_trace)
     problem = Problem(_grouped(values, graph), self.cluster)
-    start = self.config.init_placement
-    if (
-      isinstance(start, Mapping)
-      and variant == self.config.variant
-      and start.keys().isdisjoint(graph.names)
-    ):
-      carried_over(problem, start)  # Raises, before placers are loaded.
     if values.strategy in ("auto", *placers.LEARNED):
       cli.load_tensorflow()  # For the learned policy, outside the budget.
     if self.devices is None or traced is None:

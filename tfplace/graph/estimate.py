@@ -14,7 +14,7 @@ from tfplace.graph.quantities import format_bytes, format_share, format_us
 TRAINABLE, NON_TRAINABLE = "trainable", "non_trainable"
 OPTIMIZER, OTHER = "optimizer", "other_variables"
 ROLES = (TRAINABLE, NON_TRAINABLE, OPTIMIZER, OTHER)
-# What else a device holds.
+# Parts of the memory of a device besides variables.
 READS, ACTIVATIONS = "variable_reads", "activations"
 GRADIENTS, TEMPORARY = "gradients", "temporary"
 PARTS = (*ROLES, READS, ACTIVATIONS, GRADIENTS, TEMPORARY)

@@ -21,7 +21,7 @@ CONTROL_OUTPUT = -1  # Output index of a control edge, a message of 0 bytes.
 
 XLA = "xla"  # Value of "compile" in `OpGraph.extra`: the graph is of units.
 UNIT = "Unit"  # Type of a unit, see `cost.unit_costs`.
-UNIT_SUFFIX = "/unit"  # Of a unit's name, after the name of its first op.
+UNIT_SUFFIX = "/unit"  # A unit is named after its first op, with this suffix.
 # In `OpGraph.op_extra`: kinds on which an op of a measured step was not timed.
 ESTIMATED = "estimated"
 

@@ -44,7 +44,7 @@ class NamedGpus:
 
   @property
   def has_nvlink(self) -> bool:
-    """Whether NVLink joins them, the default except for P100."""
+    """Returns whether NVLink joins them, the default except for P100."""
     default = "nvlink" if self.model.nvlinks and self.gpu != "p100" else "pcie"
     return (self.wiring or default) == "nvlink"
 

@@ -174,7 +174,7 @@ class _Trace:
           loss, finish = run_forward(model, (x, y, weight), forward)
           self.loss = self.whole.share(loss)
           finish()
-        finally:  # What it finds explains other errors.
+        finally:  # Its error explains others.
           check_captures(model, self.graph, outer, parts)
       self.gradients = custom_gradients.trace(self.graph)
 
